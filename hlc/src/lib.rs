@@ -1,1 +1,22 @@
-//! hlc
+//! Time: stamps, the two axes, cuts, moments and the clock.
+//!
+//! This crate knows what a hybrid logical clock stamp is, how a clock issues and folds them, what a
+//! cut of history admits, and how a person or a topic name spells a moment. It knows no I/O and no
+//! threads: readings of the wall clock arrive as arguments, and what must be on disk before a stamp
+//! may be given out is a number that the caller persists ([`Clock::extend_bound`]).
+//!
+//! `docs/TIME.md` says what each read promises; the clock condition and the closed promise are kept
+//! in [`clock`].
+pub mod clock;
+mod cut;
+mod moment;
+mod relative;
+mod stamp;
+mod wall;
+
+pub use clock::{Clock, ClockError, ClockOptions, Fence};
+pub use cut::Cut;
+pub use moment::{Ask, Moment, MomentError, TOPIC_MARK, split_topic};
+pub use relative::parse_ask;
+pub use stamp::{Hlc, SysTime, UserTime};
+pub use wall::{ManualClock, OsClock, Reading, WallClock};

@@ -1,0 +1,318 @@
+//! How a moment is spelled, wherever one is: a topic's name, a path, a flag.
+//!
+//! ```text
+//! moment := axis time [ '@' 's' time ]       the second part only after axis u: bitemporal
+//! axis   := 's' | 'u'
+//! time   := milliseconds since 1970 | RFC 3339 | basic ISO (20261121T090000.123Z) | 'h' hex
+//! window := moment '..' moment               what happened in [first, second)
+//! ```
+//! In a topic's name a moment follows `@`, or the mark `.__at.` where a client accepts no `@`; after
+//! the mark, `.as.` stands for the second `@`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Cut, Hlc, SysTime, UserTime};
+
+/// What separates a topic's name from a moment in characters that every client accepts.
+pub const TOPIC_MARK: &str = ".__at.";
+const KNOWN_MARK: &str = ".as.";
+
+/// A moment on one of the two axes of time. Both bounds are exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Moment {
+    /// What the service had accepted before it. Causally consistent across partitions.
+    Sys(Cut),
+    /// What says of itself that it happened before it. Accurate, not causally closed.
+    User {
+        /// Records whose user time is below.
+        before: UserTime,
+        /// As known at this moment of system time; the frontier of the first request if not said.
+        known: Option<Cut>,
+    },
+}
+
+/// What a reader asks to see: all before a moment, or what happened between two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ask {
+    /// Everything before it.
+    At(Moment),
+    /// What happened in `[first, second)`.
+    Window(Moment, Moment),
+}
+
+/// Why a text is no moment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MomentError {
+    /// Neither `s` nor `u`.
+    #[error(
+        "a moment begins with s (system time) or u (user time), as in s1795252948259. moment={0}"
+    )]
+    Axis(String),
+    /// Not a time.
+    #[error(
+        "not a time: give milliseconds since 1970, RFC 3339, 20261121T090000.123Z, or h and a stamp's 16 hex digits. time={0}"
+    )]
+    Time(String),
+    /// A stamp where only a time makes sense.
+    #[error("a stamp (h…) belongs to system time, and user time was asked for. time={0}")]
+    StampOfUserTime(String),
+    /// `s…@s…`
+    #[error("only a moment of user time takes a second part, as in u…@s…. moment={0}")]
+    KnownOfSysTime(String),
+    /// The two ends lie on different axes.
+    #[error("both ends of a window lie on one axis. window={0}")]
+    MixedWindow(String),
+    /// Nothing can be in it.
+    #[error("the window is empty: its end does not come after its start. window={0}")]
+    EmptyWindow(String),
+}
+
+impl FromStr for Moment {
+    type Err = MomentError;
+
+    fn from_str(text: &str) -> Result<Moment, MomentError> {
+        let (first, known) = match text.split_once('@') {
+            Some((first, known)) => (first, Some(known)),
+            None => (text, None),
+        };
+        if let Some(time) = first.strip_prefix('s') {
+            if known.is_some() {
+                return Err(MomentError::KnownOfSysTime(text.to_owned()));
+            }
+            return Ok(Moment::Sys(cut(time)?));
+        }
+        let Some(time) = first.strip_prefix('u') else {
+            return Err(MomentError::Axis(text.to_owned()));
+        };
+        if time.starts_with('h') {
+            return Err(MomentError::StampOfUserTime(time.to_owned()));
+        }
+        let before = UserTime(time_ms(time)? as i64);
+        let known = known
+            .map(|known| {
+                let time =
+                    known.strip_prefix('s').ok_or_else(|| MomentError::Axis(known.to_owned()))?;
+                cut(time)
+            })
+            .transpose()?;
+        Ok(Moment::User { before, known })
+    }
+}
+
+fn cut(time: &str) -> Result<Cut, MomentError> {
+    match time.strip_prefix('h') {
+        Some(hex) if hex.len() == 16 => u64::from_str_radix(hex, 16)
+            .map(|bits| Cut::below(Hlc::from_bits(bits)))
+            .map_err(|_| MomentError::Time(time.to_owned())),
+        Some(_) => Err(MomentError::Time(time.to_owned())),
+        None => Ok(Cut::before(SysTime(time_ms(time)?))),
+    }
+}
+
+/// Milliseconds since 1970, within what a stamp can hold.
+pub(crate) fn time_ms(text: &str) -> Result<u64, MomentError> {
+    let bad = || MomentError::Time(text.to_owned());
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let ms = if digits {
+        text.parse().map_err(|_| bad())?
+    } else {
+        let zoned = text.ends_with(['Z', 'z']) || text.contains('+') || {
+            // An offset such as -05:00 after the time of day.
+            text.rsplit_once(['T', 't']).is_some_and(|(_, time)| time.contains('-'))
+        };
+        if !zoned {
+            return Err(bad());
+        }
+        let time: jiff::Timestamp = text.parse().map_err(|_| bad())?;
+        // A bound between two milliseconds admits the whole of the first.
+        let ns = time.as_nanosecond();
+        u64::try_from(ns.div_euclid(1_000_000) + i128::from(ns.rem_euclid(1_000_000) != 0))
+            .map_err(|_| bad())?
+    };
+    if ms > SysTime::MAX.0 { Err(bad()) } else { Ok(ms) }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Moment::Sys(cut) => write_cut(f, *cut),
+            Moment::User { before, known } => {
+                write!(f, "u{}", before.0)?;
+                match known {
+                    Some(cut) => {
+                        f.write_str("@")?;
+                        write_cut(f, *cut)
+                    }
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+fn write_cut(f: &mut fmt::Formatter<'_>, cut: Cut) -> fmt::Result {
+    let bound = cut.bound();
+    if bound.logical() == 0 {
+        write!(f, "s{}", bound.time().0)
+    } else {
+        write!(f, "sh{:016x}", bound.bits())
+    }
+}
+
+impl FromStr for Ask {
+    type Err = MomentError;
+
+    fn from_str(text: &str) -> Result<Ask, MomentError> {
+        let Some((first, second)) = text.split_once("..") else {
+            return Ok(Ask::At(text.parse()?));
+        };
+        Ask::window(first.parse()?, second.parse()?)
+    }
+}
+
+impl Ask {
+    /// What happened in `[first, second)`.
+    ///
+    /// # Errors
+    /// The ends lie on different axes, or nothing can be between them.
+    pub fn window(first: Moment, second: Moment) -> Result<Ask, MomentError> {
+        let ask = Ask::Window(first, second);
+        let empty = match (first, second) {
+            (Moment::Sys(first), Moment::Sys(second)) => first >= second,
+            (Moment::User { before: first, .. }, Moment::User { before: second, .. }) => {
+                first >= second
+            }
+            _ => return Err(MomentError::MixedWindow(ask.to_string())),
+        };
+        if empty { Err(MomentError::EmptyWindow(ask.to_string())) } else { Ok(ask) }
+    }
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ask::At(moment) => moment.fmt(f),
+            Ask::Window(first, second) => write!(f, "{first}..{second}"),
+        }
+    }
+}
+
+/// Takes a topic's name apart: `orders@s1795252948259` and `orders.__at.s1795252948259` ask for the
+/// topic `orders` as of a moment. `None` for a name with no moment in it.
+///
+/// # Errors
+/// The name has the mark of a moment, and what follows is none.
+pub fn split_topic(name: &str) -> Option<(&str, Result<Ask, MomentError>)> {
+    if let Some((topic, ask)) = name.split_once('@') {
+        return Some((topic, ask.parse()));
+    }
+    let at = name.rfind(TOPIC_MARK)?;
+    let (topic, ask) = (&name[..at], &name[at + TOPIC_MARK.len()..]);
+    Some((topic, ask.replace(KNOWN_MARK, "@").parse()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sys(ms: u64) -> Moment {
+        Moment::Sys(Cut::before(SysTime(ms)))
+    }
+
+    fn user(ms: i64, known: Option<u64>) -> Moment {
+        Moment::User { before: UserTime(ms), known: known.map(|ms| Cut::before(SysTime(ms))) }
+    }
+
+    #[test]
+    fn every_spelling_of_one_moment_is_that_moment() {
+        for text in [
+            "s1795251600123",
+            "s2026-11-21T09:00:00.123Z",
+            "s2026-11-21T10:00:00.123+01:00",
+            "s20261121T090000.123Z",
+        ] {
+            assert_eq!(text.parse::<Moment>().unwrap(), sys(1_795_251_600_123), "{text}");
+        }
+        let full = Hlc::new(SysTime(1_795_251_600_123), 5);
+        let text = format!("sh{:016x}", full.bits());
+        assert_eq!(text.parse::<Moment>().unwrap(), Moment::Sys(Cut::below(full)));
+    }
+
+    #[test]
+    fn user_time_takes_a_second_part_and_system_time_does_not() {
+        assert_eq!("u100".parse::<Moment>().unwrap(), user(100, None));
+        assert_eq!("u100@s200".parse::<Moment>().unwrap(), user(100, Some(200)));
+        assert!(matches!("s100@s200".parse::<Moment>(), Err(MomentError::KnownOfSysTime(_))));
+        assert!(matches!("u100@u200".parse::<Moment>(), Err(MomentError::Axis(_))));
+        assert!(matches!(
+            "uh0000000000000000".parse::<Moment>(),
+            Err(MomentError::StampOfUserTime(_))
+        ));
+    }
+
+    #[test]
+    fn a_moment_prints_as_it_is_parsed() {
+        for moment in [
+            sys(7),
+            user(7, None),
+            user(7, Some(9)),
+            Moment::Sys(Cut::below(Hlc::from_bits(70_001))),
+        ] {
+            assert_eq!(moment.to_string().parse::<Moment>().unwrap(), moment);
+        }
+    }
+
+    #[test]
+    fn what_is_no_moment_is_refused_with_what_would_be_one() {
+        for text in [
+            "",
+            "100",
+            "x100",
+            "s",
+            "s-5",
+            "sfive",
+            "s2026-11-21",
+            "s2026-11-21T09:00:00",
+            "sh12",
+            "shzzzzzzzzzzzzzzzz",
+            "s999999999999999",
+            "s99999999999999999999999",
+            "s+5",
+            "u",
+            "s5 ",
+        ] {
+            assert!(text.parse::<Moment>().is_err(), "{text:?}");
+        }
+        let error = "s5 minutes ago".parse::<Moment>().unwrap_err().to_string();
+        assert!(error.contains("milliseconds since 1970"), "{error}");
+    }
+
+    #[test]
+    fn a_bound_between_two_milliseconds_admits_the_whole_of_the_first() {
+        assert_eq!("s1970-01-01T00:00:00.0051Z".parse::<Moment>().unwrap(), sys(6));
+    }
+
+    #[test]
+    fn a_window_lies_on_one_axis_and_is_not_empty() {
+        assert_eq!("s1..s2".parse::<Ask>().unwrap(), Ask::Window(sys(1), sys(2)));
+        assert!(matches!("s2..s2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
+        assert!(matches!("s3..s2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
+        assert!(matches!("s1..u2".parse::<Ask>(), Err(MomentError::MixedWindow(_))));
+    }
+
+    #[test]
+    fn a_topic_name_carries_a_moment_behind_either_mark() {
+        let ask = |name| split_topic(name).map(|(topic, ask)| (topic, ask.unwrap()));
+        assert_eq!(ask("orders@s5"), Some(("orders", Ask::At(sys(5)))));
+        assert_eq!(ask("a.b.__at.s5..s6"), Some(("a.b", Ask::Window(sys(5), sys(6)))));
+        assert_eq!(
+            ask("a.__at.s20261121T090000.123Z"),
+            Some(("a", Ask::At(sys(1_795_251_600_123))))
+        );
+        assert_eq!(ask("a.__at.u5.as.s6"), Some(("a", Ask::At(user(5, Some(6))))));
+        assert_eq!(ask("a@u5@s6"), Some(("a", Ask::At(user(5, Some(6))))));
+        assert_eq!(ask("orders"), None);
+        assert!(split_topic("orders@yesterday").unwrap().1.is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! The only way that this code reads a clock.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::SysTime;
+
+/// One look at the machine's clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The wall clock, which people set and NTP corrects.
+    pub wall: SysTime,
+    /// Time since some fixed moment, never set, and counting while the machine sleeps. What `wall`
+    /// gained beyond it is a jump.
+    pub steady: Duration,
+}
+
+/// Where readings come from: the machine, a test, or a simulation.
+pub trait WallClock: Send + Sync + 'static {
+    /// The time now.
+    fn read(&self) -> Reading;
+
+    /// Blocks this thread for about `for_how_long`; a simulation moves its time instead.
+    fn pause(&self, for_how_long: Duration);
+}
+
+/// The machine's clock.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct OsClock;
+
+impl WallClock for OsClock {
+    fn read(&self) -> Reading {
+        let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let steady = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ms = u64::try_from(wall.tv_sec).unwrap_or(0) * 1000 + wall.tv_nsec as u64 / 1_000_000;
+        let steady = Duration::new(
+            u64::try_from(steady.tv_sec).unwrap_or(0),
+            u32::try_from(steady.tv_nsec).unwrap_or(0),
+        );
+        Reading { wall: SysTime(ms), steady }
+    }
+
+    fn pause(&self, for_how_long: Duration) {
+        std::thread::sleep(for_how_long);
+    }
+}
+
+/// A clock that moves when it is told to: for tests and simulations.
+#[derive(Debug)]
+pub struct ManualClock {
+    wall: AtomicU64,
+    steady: Mutex<Duration>,
+}
+
+impl ManualClock {
+    /// A clock that stands at `wall`.
+    pub fn at(wall: SysTime) -> ManualClock {
+        ManualClock { wall: AtomicU64::new(wall.0), steady: Mutex::new(Duration::from_secs(1)) }
+    }
+
+    /// Time passes: both clocks move.
+    pub fn advance(&self, by: Duration) {
+        self.wall.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
+        *self.steady.lock().expect("no holder of this lock can panic") += by;
+    }
+
+    /// Somebody sets the wall clock; no time passes.
+    pub fn step_to(&self, wall: SysTime) {
+        self.wall.store(wall.0, Ordering::SeqCst);
+    }
+}
+
+impl WallClock for ManualClock {
+    fn read(&self) -> Reading {
+        Reading {
+            wall: SysTime(self.wall.load(Ordering::SeqCst)),
+            steady: *self.steady.lock().expect("no holder of this lock can panic"),
+        }
+    }
+
+    fn pause(&self, for_how_long: Duration) {
+        self.advance(for_how_long);
+    }
+}
