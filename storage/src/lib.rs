@@ -1,1 +1,30 @@
-//! storage
+//! Logs of bytes, their one journal, recovery, and reading as of a moment.
+//!
+//! This crate knows entries, stamps, files and syncs. It knows no topics and no wire format: what
+//! an append means is decided by a [`Stage`] that its user supplies, and payloads are opaque.
+//!
+//! How it holds together:
+//! - All logs share one **journal**: frames in stamp order, written by one thread, synced in groups.
+//!   What survives a crash is a prefix of it, so it is a prefix in stamp order ([`journal`]).
+//! - A **log** is the index over its entries, and the newest payloads in memory ([`log`]).
+//! - The **timekeeper** owns the clock, the persisted bound and what is in flight ([`timekeeper`]).
+//! - The **catalog** is a soft ordered map, rebuilt from the journal whenever in doubt ([`catalog`]).
+//!
+//! The layout of every file is in `docs/FORMAT.md`, and only there.
+pub mod catalog;
+pub mod check;
+pub mod disk;
+mod home;
+pub mod journal;
+pub mod log;
+mod store;
+mod tail;
+pub mod timekeeper;
+
+pub use home::{FORMAT, Home, HomeError};
+pub use log::{Entry, Log, LogId, Offset, Piece, PieceData};
+pub use store::{
+    Append, AppendError, Appended, Durability, OpenError, Options, Replay, Replayed, Results,
+    Stage, Stats, Store,
+};
+pub use tail::{HEAD_BYTES_MAX, Head, Payload};

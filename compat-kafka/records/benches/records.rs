@@ -1,0 +1,47 @@
+//! What a batch of about 1 MB costs: to judge, to read the times of, to read in full.
+
+use std::hint::black_box;
+
+use bytes::Bytes;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use kafka_records::{BatchBuilder, Codec, Limit, check, records, times};
+
+const LIMIT: Limit = Limit { decompressed_bytes_max: 16 << 20 };
+
+/// 10,000 records of 100 bytes.
+fn batch(codec: Codec) -> Bytes {
+    let mut builder = BatchBuilder::new(codec);
+    for index in 0..10_000u64 {
+        let word = index.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let mut value = [b'x'; 100];
+        value[..8].copy_from_slice(&word);
+        builder.record(1_700_000_000_000 + index as i64, None, Some(&value), &[]);
+    }
+    builder.build()
+}
+
+fn benches(criterion: &mut Criterion) {
+    let plain = batch(Codec::None);
+    let mut group = criterion.benchmark_group("1 MB");
+    group.throughput(Throughput::Bytes(plain.len() as u64));
+    group.bench_function("check", |bench| bench.iter(|| check(black_box(&plain))));
+    for codec in Codec::ALL {
+        let batch = batch(codec);
+        group.bench_function(format!("times {codec:?}"), |bench| {
+            bench.iter(|| times(black_box(&batch), LIMIT));
+        });
+    }
+    group.bench_function("every record", |bench| {
+        bench.iter(|| {
+            let records = records(black_box(&plain), LIMIT).expect("a sound batch");
+            records
+                .map(|record| record.expect("a sound record"))
+                .fold(0, |bytes, record| bytes + record.value.as_ref().map_or(0, Bytes::len))
+        });
+    });
+    group.bench_function("build", |bench| bench.iter(|| black_box(crate::batch(Codec::None))));
+    group.finish();
+}
+
+criterion_group!(all, benches);
+criterion_main!(all);

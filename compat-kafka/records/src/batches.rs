@@ -1,0 +1,99 @@
+//! Several batches in a row, as a Fetch response carries them.
+
+use crate::{BatchError, BatchHeader};
+
+/// Walks the batches of a byte slice, header by header. Neither CRC nor records are looked at.
+///
+/// A broker cuts a response at a byte count, so the last batch may be incomplete: the walk ends
+/// before it, and [`Batches::rest`] has what is left. After an error the walk ends as well: without
+/// its length, nothing says where the next batch begins.
+#[derive(Clone, Debug)]
+pub struct Batches<'a> {
+    rest: &'a [u8],
+    is_over: bool,
+}
+
+impl<'a> Batches<'a> {
+    /// Starts at the front of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Batches<'a> {
+        Batches { rest: bytes, is_over: false }
+    }
+
+    /// What has not been walked: after the end, the incomplete batch or nothing.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for Batches<'a> {
+    /// A header, and the whole batch that it heads.
+    type Item = Result<(BatchHeader, &'a [u8]), BatchError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        let header = match BatchHeader::parse(self.rest) {
+            Ok(header) if header.total_bytes() <= self.rest.len() => header,
+            Ok(_) | Err(BatchError::TooShort { .. }) => {
+                self.is_over = true;
+                return None;
+            }
+            Err(error) => {
+                self.is_over = true;
+                return Some(Err(error));
+            }
+        };
+        let (batch, rest) = self.rest.split_at(header.total_bytes());
+        self.rest = rest;
+        Some(Ok((header, batch)))
+    }
+}
+
+impl std::iter::FusedIterator for Batches<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchBuilder, Codec};
+
+    fn batch(records: usize) -> Vec<u8> {
+        let mut builder = BatchBuilder::new(Codec::None);
+        for time in 0..records as i64 {
+            builder.record(time, None, Some(b"value"), &[]);
+        }
+        builder.build().to_vec()
+    }
+
+    #[test]
+    fn wherever_a_response_is_cut_the_whole_batches_before_are_read() {
+        let parts = [batch(1), batch(3), batch(2)];
+        let all = parts.concat();
+        let ends = [parts[0].len(), parts[0].len() + parts[1].len(), all.len()];
+        for cut in 0..=all.len() {
+            let mut batches = Batches::new(&all[..cut]);
+            let counts: Vec<_> =
+                batches.by_ref().map(|item| item.unwrap().0.record_count).collect();
+            let whole = ends.iter().filter(|end| **end <= cut).count();
+            assert_eq!(counts, [1, 3, 2][..whole], "cut at {cut}");
+            let walked = ends[..whole].last().copied().unwrap_or(0);
+            assert_eq!(batches.rest(), &all[walked..cut]);
+        }
+    }
+
+    #[test]
+    fn the_walk_ends_at_the_first_batch_it_cannot_frame() {
+        let mut second = batch(1);
+        second[16] = 1;
+        let all = [batch(1), second, batch(1)].concat();
+        let walked: Vec<_> = Batches::new(&all).map(|item| item.map(|(_, batch)| batch)).collect();
+        assert_eq!(walked, [Ok(&batch(1)[..]), Err(BatchError::OldMagic { magic: 1 })]);
+    }
+
+    #[test]
+    fn a_batch_of_no_length_cannot_make_the_walk_stand_still() {
+        let mut empty = batch(1);
+        empty[8..12].copy_from_slice(&(-12i32).to_be_bytes());
+        assert_eq!(Batches::new(&empty).count(), 1);
+    }
+}

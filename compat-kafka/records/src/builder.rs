@@ -1,0 +1,185 @@
+//! Making batches: for our own client, for markers, for tests.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use flate2::write::GzEncoder;
+use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
+
+use crate::cursor::put_varint;
+use crate::decompress::XERIAL_MAGIC;
+use crate::header::{CONTROL, LENGTH_OUTSIDE, MAGIC, TRANSACTIONAL};
+use crate::{BatchHeader, Codec, HEADER_BYTES, set_crc};
+
+/// Collects records into one batch, as a stock producer would write it.
+#[derive(Clone, Debug)]
+pub struct BatchBuilder {
+    codec: Codec,
+    attributes: i16,
+    producer: (i64, i16, i32),
+    base_timestamp: i64,
+    max_timestamp: i64,
+    record_count: i32,
+    /// The records, not yet packed.
+    body: Vec<u8>,
+    /// One record, while its length is not yet known.
+    record: Vec<u8>,
+}
+
+impl BatchBuilder {
+    /// An empty batch of no producer.
+    pub fn new(codec: Codec) -> BatchBuilder {
+        BatchBuilder {
+            codec,
+            attributes: codec.bits(),
+            producer: (-1, -1, -1),
+            base_timestamp: -1,
+            max_timestamp: -1,
+            record_count: 0,
+            body: Vec::new(),
+            record: Vec::new(),
+        }
+    }
+
+    /// Names the idempotent producer, and its number for the first record.
+    pub fn producer(&mut self, id: i64, epoch: i16, base_sequence: i32) -> &mut BatchBuilder {
+        self.producer = (id, epoch, base_sequence);
+        self
+    }
+
+    /// The batch belongs to its producer's transaction.
+    pub fn transactional(&mut self) -> &mut BatchBuilder {
+        self.attributes |= TRANSACTIONAL;
+        self
+    }
+
+    /// The batch is a broker's marker.
+    pub fn control(&mut self) -> &mut BatchBuilder {
+        self.attributes |= CONTROL;
+        self
+    }
+
+    /// Adds a record. Its offset is one after the last.
+    ///
+    /// # Panics
+    ///
+    /// If the timestamps of a batch are further apart than an `i64` can say, or its records are
+    /// more, or larger, than an `i32` can.
+    pub fn record(
+        &mut self,
+        timestamp: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&str, Option<&[u8]>)],
+    ) -> &mut BatchBuilder {
+        if self.record_count == 0 {
+            (self.base_timestamp, self.max_timestamp) = (timestamp, timestamp);
+        }
+        let delta = timestamp.checked_sub(self.base_timestamp).expect("timestamps of one age");
+        self.max_timestamp = self.max_timestamp.max(timestamp);
+        self.record.clear();
+        self.record.push(0);
+        put_varint(&mut self.record, delta);
+        put_varint(&mut self.record, self.record_count.into());
+        put_nullable(&mut self.record, key);
+        put_nullable(&mut self.record, value);
+        put_varint(&mut self.record, headers.len() as i64);
+        for (key, value) in headers {
+            put_nullable(&mut self.record, Some(key.as_bytes()));
+            put_nullable(&mut self.record, *value);
+        }
+        assert!(i32::try_from(self.record.len()).is_ok(), "a record must not exceed 2 GiB");
+        put_varint(&mut self.body, self.record.len() as i64);
+        self.body.extend_from_slice(&self.record);
+        self.record_count = self.record_count.checked_add(1).expect("fewer than 2^31 records");
+        self
+    }
+
+    /// How many records there are so far.
+    pub fn record_count(&self) -> usize {
+        self.record_count as usize
+    }
+
+    /// What the batch would take uncompressed.
+    pub fn uncompressed_bytes(&self) -> usize {
+        HEADER_BYTES + self.body.len()
+    }
+
+    /// The batch, at base offset 0.
+    ///
+    /// # Panics
+    ///
+    /// If it holds no record, or exceeds 2 GiB.
+    pub fn build(&self) -> Bytes {
+        assert!(self.record_count > 0, "a batch must hold a record");
+        let mut batch = vec![0; HEADER_BYTES];
+        compress(self.codec, &self.body, &mut batch).expect("a Vec takes what is written to it");
+        let length = i32::try_from(batch.len() - LENGTH_OUTSIDE).expect("a batch below 2 GiB");
+        let (producer_id, producer_epoch, base_sequence) = self.producer;
+        let mut header = BatchHeader {
+            base_offset: 0,
+            length,
+            leader_epoch: -1,
+            magic: MAGIC,
+            crc: 0,
+            attributes: self.attributes,
+            last_offset_delta: self.record_count - 1,
+            base_timestamp: self.base_timestamp,
+            max_timestamp: self.max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count: self.record_count,
+        }
+        .to_bytes();
+        set_crc(&mut header, &batch[HEADER_BYTES..]);
+        batch[..HEADER_BYTES].copy_from_slice(&header);
+        batch.into()
+    }
+}
+
+fn put_nullable(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
+    match bytes {
+        None => put_varint(out, -1),
+        Some(bytes) => {
+            put_varint(out, bytes.len() as i64);
+            out.extend_from_slice(bytes);
+        }
+    }
+}
+
+/// Appends `body` to `out`, packed as the Java client packs it.
+fn compress(codec: Codec, body: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    match codec {
+        Codec::None => out.extend_from_slice(body),
+        Codec::Gzip => {
+            let mut encoder = GzEncoder::new(out, flate2::Compression::default());
+            encoder.write_all(body)?;
+            encoder.finish()?;
+        }
+        Codec::Snappy => compress_xerial(body, out)?,
+        Codec::Lz4 => {
+            let frame =
+                FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
+            let mut encoder = FrameEncoder::with_frame_info(frame, out);
+            encoder.write_all(body)?;
+            encoder.finish()?;
+        }
+        Codec::Zstd => zstd::stream::copy_encode(body, out, zstd::DEFAULT_COMPRESSION_LEVEL)?,
+    }
+    Ok(())
+}
+
+fn compress_xerial(body: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    const BLOCK_BYTES: usize = 32 << 10;
+    out.extend_from_slice(&XERIAL_MAGIC);
+    out.extend_from_slice(&1u32.to_be_bytes());
+    out.extend_from_slice(&1u32.to_be_bytes());
+    let mut encoder = snap::raw::Encoder::new();
+    for block in body.chunks(BLOCK_BYTES) {
+        let packed = encoder.compress_vec(block)?;
+        out.extend_from_slice(&(packed.len() as u32).to_be_bytes());
+        out.extend_from_slice(&packed);
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! The verdict on one produced batch: what a Kafka 4 broker refuses, we refuse.
+//!
+//! One pass of CRC and a look at the header; the records stay packed. What depends on who sent the
+//! batch is the caller's: a client may send neither control batches nor the log-append-time bit,
+//! but the same check serves batches that the broker wrote.
+
+use crate::header::CRC_FROM;
+use crate::{BatchError, BatchHeader};
+
+/// Checks that `batch` is exactly one whole, intact and coherent batch.
+pub fn check(batch: &[u8]) -> Result<BatchHeader, BatchError> {
+    let header = BatchHeader::parse(batch)?;
+    exact_length(&header, batch)?;
+    let computed = crc32c::crc32c(&batch[CRC_FROM..]);
+    if computed != header.crc {
+        return Err(BatchError::Crc { crc: header.crc, computed });
+    }
+    header.compression()?;
+    coherent_offsets(&header)?;
+    coherent_producer(&header)?;
+    Ok(header)
+}
+
+/// Holds the header's length against the slice that should be the whole batch.
+pub(crate) fn exact_length(header: &BatchHeader, batch: &[u8]) -> Result<(), BatchError> {
+    if header.total_bytes() == batch.len() {
+        return Ok(());
+    }
+    Err(BatchError::Length { says: header.total_bytes() as i64, have: batch.len() })
+}
+
+/// A producer numbers its records without gaps; only compaction, later, makes some.
+fn coherent_offsets(header: &BatchHeader) -> Result<(), BatchError> {
+    let count = header.record_count;
+    require(count >= 1, "a batch must hold a record", count)?;
+    require(
+        header.last_offset_delta == count - 1,
+        "the last offset must follow from the record count",
+        header.last_offset_delta,
+    )?;
+    require(
+        header.base_offset.checked_add(i64::from(count)).is_some(),
+        "offsets must not overflow",
+        header.base_offset,
+    )
+}
+
+fn coherent_producer(header: &BatchHeader) -> Result<(), BatchError> {
+    if header.producer_id < 0 {
+        require(header.producer_id == -1, "no producer id is -1", header.producer_id)?;
+        let transactional = header.is_transactional();
+        return require(!transactional, "a transaction needs a producer id", header.producer_id);
+    }
+    require(
+        header.producer_epoch >= 0,
+        "a producer id needs an epoch",
+        i32::from(header.producer_epoch),
+    )?;
+    // A transaction's marker is written by the broker, outside of the producer's numbering.
+    require(
+        header.base_sequence >= 0 || header.is_control(),
+        "a producer id needs a sequence number",
+        header.base_sequence,
+    )
+}
+
+fn require(holds: bool, what: &'static str, value: impl Into<i64>) -> Result<(), BatchError> {
+    if holds { Ok(()) } else { Err(BatchError::Incoherent { what, value: value.into() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchBuilder, Codec, HEADER_BYTES, set_crc};
+
+    fn batch() -> Vec<u8> {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.producer(7, 3, 40).record(1000, None, Some(b"a"), &[]);
+        builder.record(1001, None, Some(b"b"), &[]).build().to_vec()
+    }
+
+    /// The verdict on a batch with one field changed and the CRC made right again.
+    fn check_with(change: impl FnOnce(&mut BatchHeader)) -> Result<BatchHeader, BatchError> {
+        let mut batch = batch();
+        let mut header = BatchHeader::parse(&batch).unwrap();
+        change(&mut header);
+        let mut bytes = header.to_bytes();
+        set_crc(&mut bytes, &batch[HEADER_BYTES..]);
+        batch[..HEADER_BYTES].copy_from_slice(&bytes);
+        check(&batch)
+    }
+
+    #[test]
+    fn a_whole_batch_passes_and_its_header_comes_back() {
+        let header = check(&batch()).unwrap();
+        assert_eq!((header.record_count, header.last_offset()), (2, 1));
+        assert_eq!((header.producer_id, header.producer_epoch, header.base_sequence), (7, 3, 40));
+        assert_eq!((header.base_timestamp, header.max_timestamp), (1000, 1001));
+    }
+
+    #[test]
+    fn a_batch_that_is_cut_or_has_a_tail_is_refused() {
+        let whole = batch();
+        let says = whole.len() as i64;
+        for have in HEADER_BYTES..whole.len() {
+            assert_eq!(check(&whole[..have]), Err(BatchError::Length { says, have }));
+        }
+        let have = whole.len() + 1;
+        assert_eq!(check(&[&whole[..], b"x"].concat()), Err(BatchError::Length { says, have }));
+    }
+
+    #[test]
+    fn any_flipped_bit_after_the_crc_is_found() {
+        let whole = batch();
+        for bit in CRC_FROM * 8..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(check(&flipped), Err(BatchError::Crc { .. })), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn placing_a_batch_in_a_log_leaves_its_crc_right() {
+        let mut batch = batch();
+        batch[..8].copy_from_slice(&1_000_000i64.to_be_bytes());
+        batch[12..16].copy_from_slice(&9i32.to_be_bytes());
+        assert_eq!(check(&batch).unwrap().last_offset(), 1_000_001);
+    }
+
+    type Change = fn(&mut BatchHeader);
+
+    #[test]
+    fn headers_that_contradict_themselves_are_refused() {
+        let changes: [(&str, Change); 9] = [
+            ("no records", |h| (h.record_count, h.last_offset_delta) = (0, -1)),
+            ("negative count", |h| h.record_count = i32::MIN),
+            ("gap in offsets", |h| h.last_offset_delta = 2),
+            ("offsets overflow", |h| h.base_offset = i64::MAX - 1),
+            ("producer without epoch", |h| h.producer_epoch = -1),
+            ("producer without sequence", |h| h.base_sequence = -1),
+            ("negative producer", |h| h.producer_id = -2),
+            ("transaction without producer", |h| {
+                h.producer_id = -1;
+                h.attributes |= 1 << 4;
+            }),
+            ("control without epoch", |h| {
+                h.producer_epoch = -1;
+                h.attributes |= 1 << 5;
+            }),
+        ];
+        for (name, change) in changes {
+            let verdict = check_with(change);
+            assert!(matches!(verdict, Err(BatchError::Incoherent { .. })), "{name}: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn codecs_without_a_name_are_refused() {
+        for bits in 5..8 {
+            let verdict = check_with(|header| header.attributes |= bits);
+            assert_eq!(verdict, Err(BatchError::UnknownCodec { bits }));
+        }
+    }
+
+    #[test]
+    fn a_marker_needs_no_sequence_number() {
+        let verdict = check_with(|header| {
+            header.base_sequence = -1;
+            header.attributes |= 1 << 5;
+        });
+        assert!(verdict.unwrap().is_control());
+    }
+}

@@ -1,0 +1,255 @@
+//! Unpacking the records of a batch, never past a limit.
+//!
+//! The output buffer is at no time larger than the limit, and it grows with what has been unpacked
+//! or with what the bytes at hand could possibly unpack to: an announced size alone reserves
+//! nothing.
+//!
+//! One cost lies outside of our buffer: zstd sets aside the window a frame asks for, at most 128
+//! MiB of address space, and touches as much of it as it has unpacked. So a zstd batch can hold
+//! twice the limit for a moment; a broken one no more than that.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use xxhash_rust::xxh32::xxh32;
+
+use crate::{BatchError, Codec};
+
+/// How much a batch may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Bytes that the records may take when decompressed. Records that came uncompressed cost
+    /// nothing more than they did already, and are not limited.
+    pub decompressed_bytes_max: usize,
+}
+
+/// 128 MiB: what zstd's highest level asks for, and what the Java client accepts.
+const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+
+/// The records behind the header: shared with the batch if they are not packed.
+pub(crate) fn decompress(codec: Codec, packed: Bytes, limit: Limit) -> Result<Bytes, BatchError> {
+    let mut out = Output::new(limit);
+    let done = match codec {
+        Codec::None => return Ok(packed),
+        Codec::Gzip => out.fill(flate2::bufread::MultiGzDecoder::new(&packed[..])),
+        Codec::Snappy => snappy(&packed, &mut out),
+        Codec::Lz4 => lz4(&packed, &mut out),
+        Codec::Zstd => zstd(&packed, &mut out),
+    };
+    match done {
+        Ok(()) => Ok(out.into_bytes()),
+        Err(Stop::Full) => Err(BatchError::TooLarge { max: limit.decompressed_bytes_max }),
+        Err(Stop::Broken(why)) => Err(BatchError::Undecodable { codec, why }),
+    }
+}
+
+/// Why unpacking ended early.
+enum Stop {
+    /// The limit is reached and there is more.
+    Full,
+    Broken(String),
+}
+
+fn broken(why: impl ToString) -> Stop {
+    Stop::Broken(why.to_string())
+}
+
+/// Grows towards the limit, and no further.
+struct Output {
+    /// Zeroes after `len`: room to unpack into.
+    bytes: Vec<u8>,
+    len: usize,
+    max: usize,
+}
+
+impl Output {
+    const STEP: usize = 16 << 10;
+
+    fn new(limit: Limit) -> Output {
+        Output { bytes: Vec::new(), len: 0, max: limit.decompressed_bytes_max }
+    }
+
+    /// Takes all that `reader` gives.
+    fn fill(&mut self, mut reader: impl Read) -> Result<(), Stop> {
+        loop {
+            let wanted = self.len.max(Output::STEP);
+            let room = self.room(wanted);
+            let is_full = room.is_empty();
+            let mut probe = [0];
+            match reader.read(if is_full { &mut probe } else { room }) {
+                Ok(0) => return Ok(()),
+                Ok(_) if is_full => return Err(Stop::Full),
+                Ok(read) => self.len += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    /// At most `wanted` bytes to unpack into; fewer if the limit is near.
+    fn room(&mut self, wanted: usize) -> &mut [u8] {
+        let end = self.len.saturating_add(wanted).min(self.max);
+        if end > self.bytes.len() {
+            if end > self.bytes.capacity() {
+                let capacity = end.max(self.bytes.capacity() * 2).min(self.max);
+                self.bytes.reserve_exact(capacity - self.bytes.len());
+            }
+            self.bytes.resize(end, 0);
+        }
+        &mut self.bytes[self.len..end]
+    }
+
+    fn into_bytes(mut self) -> Bytes {
+        self.bytes.truncate(self.len);
+        self.bytes.into()
+    }
+}
+
+fn zstd(packed: &[u8], out: &mut Output) -> Result<(), Stop> {
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(packed).map_err(broken)?;
+    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(broken)?;
+    out.fill(decoder)
+}
+
+/// How the Java library marks a stream of snappy blocks. Two version numbers follow.
+pub(crate) const XERIAL_MAGIC: [u8; 8] = *b"\x82SNAPPY\0";
+/// The magic and the two versions.
+const XERIAL_HEADER_BYTES: usize = 16;
+
+/// Snappy turns 3 bytes into 64 at best, so a block that announces more than this many times its
+/// own size lies.
+const SNAPPY_EXPANSION_MAX: usize = 22;
+
+fn snappy(packed: &[u8], out: &mut Output) -> Result<(), Stop> {
+    if !packed.starts_with(&XERIAL_MAGIC) {
+        return snappy_block(packed, out);
+    }
+    let mut rest = packed;
+    while !rest.is_empty() {
+        // A stream that was flushed and begun anew has its mark again where a length would be.
+        if rest.starts_with(&XERIAL_MAGIC) {
+            rest = rest.get(XERIAL_HEADER_BYTES..).ok_or_else(|| broken("header ends early"))?;
+            continue;
+        }
+        let (len, after) = rest.split_first_chunk().ok_or_else(|| broken("length ends early"))?;
+        let len = u32::from_be_bytes(*len) as usize;
+        let (block, after) =
+            after.split_at_checked(len).ok_or_else(|| broken("block ends early"))?;
+        snappy_block(block, out)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+fn snappy_block(block: &[u8], out: &mut Output) -> Result<(), Stop> {
+    let len = snap::raw::decompress_len(block).map_err(broken)?;
+    if len > block.len().saturating_mul(SNAPPY_EXPANSION_MAX) {
+        return Err(broken(format!("block announces too much. len={len}")));
+    }
+    let room = out.room(len);
+    if room.len() < len {
+        return Err(Stop::Full);
+    }
+    out.len += snap::raw::Decoder::new().decompress(block, room).map_err(broken)?;
+    Ok(())
+}
+
+/// LZ4's frame format, from the frame's descriptor to its end mark. Ours, because the one in
+/// `lz4_flex` reserves two to three blocks of up to 4 MiB on the word of the descriptor.
+///
+/// One frame, and nothing is read after it, as in the Java client. The checksums over blocks and
+/// content are skipped, not checked: the CRC of the batch has covered the same bytes.
+fn lz4(packed: &[u8], out: &mut Output) -> Result<(), Stop> {
+    let (frame, mut rest) = Lz4Frame::parse(packed)?;
+    loop {
+        let (word, after) = rest.split_first_chunk().ok_or_else(|| broken("block size is cut"))?;
+        let word = u32::from_le_bytes(*word);
+        if word == 0 {
+            return Ok(());
+        }
+        let (len, is_stored) = ((word & !LZ4_STORED) as usize, word & LZ4_STORED != 0);
+        if len > frame.block_bytes_max {
+            return Err(broken(format!("block is too large. len={len}")));
+        }
+        let (block, after) =
+            after.split_at_checked(len).ok_or_else(|| broken("block ends early"))?;
+        if is_stored {
+            lz4_stored(block, out)?
+        } else {
+            frame.unpack(block, out)?
+        }
+        let checksum = if frame.has_block_checksums { 4 } else { 0 };
+        rest = after.get(checksum..).ok_or_else(|| broken("block checksum is cut"))?;
+    }
+}
+
+const LZ4_MAGIC: [u8; 4] = 0x184D_2204_u32.to_le_bytes();
+/// The bit of a block's length that says it is not packed.
+const LZ4_STORED: u32 = 1 << 31;
+/// How far back a block may refer.
+const LZ4_WINDOW: usize = 64 << 10;
+/// One more byte of a match's length is 255 more bytes of output, and nothing gives more.
+const LZ4_EXPANSION_MAX: usize = 255;
+
+/// What the descriptor says that unpacking needs.
+struct Lz4Frame {
+    block_bytes_max: usize,
+    is_linked: bool,
+    has_block_checksums: bool,
+}
+
+impl Lz4Frame {
+    fn parse(packed: &[u8]) -> Result<(Lz4Frame, &[u8]), Stop> {
+        let cut = || broken("frame descriptor is cut");
+        let after = packed.strip_prefix(&LZ4_MAGIC).ok_or_else(|| broken("not a frame"))?;
+        let [flags, size, ..] = *after else { return Err(cut()) };
+        if flags >> 6 != 1 {
+            return Err(broken(format!("frame version is unknown. flags={flags:#04x}")));
+        }
+        if flags & 1 != 0 {
+            return Err(broken("frame needs a dictionary"));
+        }
+        let block_bytes_max = match size >> 4 & 7 {
+            code @ 4..=7 => 1 << (2 * code + 8),
+            code => return Err(broken(format!("block size is unknown. code={code}"))),
+        };
+        let content_size = if flags & 1 << 3 != 0 { 8 } else { 0 };
+        let (descriptor, after) = after.split_at_checked(2 + content_size).ok_or_else(cut)?;
+        let (checksum, rest) = after.split_first().ok_or_else(cut)?;
+        if *checksum != (xxh32(descriptor, 0) >> 8) as u8 {
+            return Err(broken("frame descriptor is corrupt"));
+        }
+        let is_linked = flags & 1 << 5 == 0;
+        let has_block_checksums = flags & 1 << 4 != 0;
+        Ok((Lz4Frame { block_bytes_max, is_linked, has_block_checksums }, rest))
+    }
+
+    fn unpack(&self, block: &[u8], out: &mut Output) -> Result<(), Stop> {
+        let most = self.block_bytes_max.min(block.len().saturating_mul(LZ4_EXPANSION_MAX));
+        let start = out.len;
+        let room = out.room(most).len();
+        let (before, after) = out.bytes.split_at_mut(start);
+        let window = if self.is_linked { before.len().min(LZ4_WINDOW) } else { 0 };
+        let window = &before[before.len() - window..];
+        match lz4_flex::block::decompress_into_with_dict(block, &mut after[..room], window) {
+            Ok(len) => out.len += len,
+            // Short of room because of the limit; short of the block's own bound would be its
+            // fault.
+            Err(lz4_flex::block::DecompressError::OutputTooSmall { .. }) if room < most => {
+                return Err(Stop::Full);
+            }
+            Err(error) => return Err(broken(error)),
+        }
+        Ok(())
+    }
+}
+
+fn lz4_stored(block: &[u8], out: &mut Output) -> Result<(), Stop> {
+    let room = out.room(block.len());
+    if room.len() < block.len() {
+        return Err(Stop::Full);
+    }
+    room.copy_from_slice(block);
+    out.len += block.len();
+    Ok(())
+}

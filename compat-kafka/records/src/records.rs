@@ -1,0 +1,183 @@
+//! The records of one batch.
+//!
+//! Keys, values and headers share the batch's memory (or, of a compressed batch, the decompressed
+//! bytes): they are not copied. Headers keep their order and their duplicates, which mean something
+//! to the programs that wrote them.
+
+use std::iter::FusedIterator;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::check::exact_length;
+use crate::cursor::{Cursor, Read};
+use crate::decompress::decompress;
+use crate::{BatchError, BatchHeader, HEADER_BYTES, Limit};
+
+/// One record, with its offset and time made absolute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its place in the log, if the batch's base offset is.
+    pub offset: i64,
+    /// Its time in ms: its own, or the broker's in a log-append-time batch.
+    pub timestamp: i64,
+    /// Null and empty differ.
+    pub key: Option<Bytes>,
+    /// Null and empty differ.
+    pub value: Option<Bytes>,
+    /// In the order written. A key can occur more than once.
+    pub headers: Vec<(Bytes, Option<Bytes>)>,
+}
+
+/// Length, attributes, two deltas, two null lengths and a header count, of a byte each.
+const RECORD_BYTES_MIN: usize = 7;
+/// A length and a null length.
+const RECORD_HEADER_BYTES_MIN: usize = 2;
+
+/// Reads the records of one whole batch. Its CRC is not checked again.
+pub fn records(batch: &Bytes, limit: Limit) -> Result<Records, BatchError> {
+    let header = BatchHeader::parse(batch)?;
+    exact_length(&header, batch)?;
+    let codec = header.compression()?;
+    let body = decompress(codec, batch.slice(HEADER_BYTES..), limit)?;
+    let count = usize::try_from(header.record_count)
+        .ok()
+        .filter(|count| *count <= body.len() / RECORD_BYTES_MIN)
+        .ok_or(BatchError::Incoherent {
+            what: "the record count must fit the bytes",
+            value: header.record_count.into(),
+        })?;
+    Ok(Records { header, body, at: 0, index: 0, count, last_delta: -1, is_over: false })
+}
+
+/// Walks the records of a batch. Ends after the first one that does not parse.
+#[derive(Clone, Debug)]
+pub struct Records {
+    header: BatchHeader,
+    body: Bytes,
+    at: usize,
+    /// Of the next record.
+    index: usize,
+    /// At most what `body` could hold.
+    count: usize,
+    last_delta: i32,
+    is_over: bool,
+}
+
+impl Records {
+    /// The batch's header.
+    pub fn header(&self) -> &BatchHeader {
+        &self.header
+    }
+
+    /// How many records are still to come, if none is malformed.
+    pub fn left(&self) -> usize {
+        if self.is_over { 0 } else { self.count - self.index }
+    }
+
+    /// One step of the walk: what `read` makes of the next record.
+    pub(crate) fn step<T>(
+        &mut self,
+        read: impl FnOnce(&Bytes, Head) -> Read<T>,
+    ) -> Option<Result<T, BatchError>> {
+        if self.is_over {
+            return None;
+        }
+        let made = if self.index == self.count {
+            self.is_over = true;
+            (self.at < self.body.len()).then_some(Err("bytes follow the last record"))
+        } else {
+            Some(self.head().and_then(|head| read(&self.body, head)))
+        };
+        let index = self.index;
+        self.index += usize::from(index < self.count);
+        Some(made?.map_err(|what| {
+            self.is_over = true;
+            BatchError::BadRecord { index, what }
+        }))
+    }
+
+    /// Reads up to the key of the next record, and moves on to the one after it.
+    fn head(&mut self) -> Read<Head> {
+        let mut cursor = Cursor::new(&self.body, self.at);
+        let len = cursor.varint()?;
+        let whole = cursor.take(len)?;
+        let mut cursor = Cursor::new(&self.body[..whole.end], whole.start);
+        let _attributes = cursor.byte()?;
+        let (timestamp_delta, offset_delta) = (cursor.varlong()?, cursor.varint()?);
+        let rest = cursor.at()..whole.end;
+        self.at = whole.end;
+        let timestamp = self.timestamp(timestamp_delta)?;
+        Ok(Head { offset: self.offset(offset_delta)?, timestamp, rest })
+    }
+
+    fn timestamp(&self, delta: i64) -> Read<i64> {
+        if self.header.is_log_append_time() {
+            return Ok(self.header.max_timestamp);
+        }
+        self.header.base_timestamp.checked_add(delta).ok_or("its timestamp overflows")
+    }
+
+    /// Compaction leaves gaps between the offsets of a batch, but they still rise.
+    fn offset(&mut self, delta: i32) -> Read<i64> {
+        if delta <= self.last_delta {
+            return Err("its offset does not rise");
+        }
+        if delta > self.header.last_offset_delta {
+            return Err("its offset lies beyond the batch");
+        }
+        self.last_delta = delta;
+        self.header.base_offset.checked_add(delta.into()).ok_or("its offset overflows")
+    }
+}
+
+/// A record up to its key.
+pub(crate) struct Head {
+    pub(crate) offset: i64,
+    pub(crate) timestamp: i64,
+    /// Where key, value and headers are in the body.
+    rest: Range<usize>,
+}
+
+impl Iterator for Records {
+    type Item = Result<Record, BatchError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(record)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        // One more than is left, if what is next is an error about the bytes after the last.
+        (0, if self.is_over { Some(0) } else { Some(self.left() + 1) })
+    }
+}
+
+impl FusedIterator for Records {}
+
+fn record(body: &Bytes, head: Head) -> Read<Record> {
+    let mut cursor = Cursor::new(&body[..head.rest.end], head.rest.start);
+    let key = cursor.nullable()?;
+    let value = cursor.nullable()?;
+    let headers = headers(body, &mut cursor)?;
+    if cursor.left() > 0 {
+        return Err("bytes follow its headers");
+    }
+    let share = |range| body.slice(range);
+    let Head { offset, timestamp, .. } = head;
+    Ok(Record { offset, timestamp, key: key.map(share), value: value.map(share), headers })
+}
+
+fn headers(body: &Bytes, cursor: &mut Cursor<'_>) -> Read<Vec<(Bytes, Option<Bytes>)>> {
+    let count = usize::try_from(cursor.varint()?).map_err(|_| "its header count is negative")?;
+    if count > cursor.left() / RECORD_HEADER_BYTES_MIN {
+        return Err("its header count does not fit its bytes");
+    }
+    // Grown as they come: a header takes 2 bytes there and 64 here.
+    let mut headers = Vec::with_capacity(count.min(4));
+    for _ in 0..count {
+        let len = cursor.varint()?;
+        let key = body.slice(cursor.take(len)?);
+        headers.push((key, cursor.nullable()?.map(|value| body.slice(value))));
+    }
+    Ok(headers)
+}

@@ -1,0 +1,279 @@
+//! A soft ordered map of versions: what a key's value was at any stamp.
+//!
+//! Everything here comes from the journal, and each batch of changes carries the journal position
+//! that it was made from, in the same atomic write: so the catalog always knows how much of the
+//! journal it has seen. Where it knows of something that the journal does not have, or cannot be
+//! opened, it is dropped and filled again. This is the only file that knows sled.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use hlc::{Cut, Hlc};
+
+/// What a key begins with to belong to the catalog itself.
+const META: u8 = 0;
+const APPLIED: &[u8] = &[META, b'a'];
+
+/// Why the catalog cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("catalog: {source}. directory={directory}; it can be deleted, and is then rebuilt")]
+pub struct CatalogError {
+    directory: PathBuf,
+    source: sled::Error,
+}
+
+/// The place in the journal up to which the catalog has seen it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// The position of the last entry seen.
+    pub position: u64,
+    /// Its stamp.
+    pub stamp: Hlc,
+}
+
+/// Versions of values, by key and stamp.
+pub struct Catalog {
+    db: sled::Db,
+    directory: PathBuf,
+}
+
+/// Changes that become visible together.
+#[derive(Default)]
+pub struct Changes {
+    batch: sled::Batch,
+}
+
+impl Changes {
+    /// From `stamp` on, the value of `key` is `value`; `None` removes it.
+    pub fn put(&mut self, key: &[u8], stamp: Hlc, value: Option<&[u8]>) {
+        let mut stored = Vec::with_capacity(1 + value.map_or(0, <[u8]>::len));
+        stored.push(u8::from(value.is_some()));
+        stored.extend_from_slice(value.unwrap_or_default());
+        self.batch.insert(versioned(key, stamp), stored);
+    }
+}
+
+/// `key ‖ 0 ‖ stamp`, so that the versions of one key stand together in stamp order. Keys hold no
+/// zero byte of their own; [`escape`] sees to that.
+fn versioned(key: &[u8], stamp: Hlc) -> Vec<u8> {
+    assert!(!key.contains(&0) && !key.is_empty(), "keys are escaped: {key:?}");
+    [key, &[0], &stamp.bits().to_be_bytes()].concat()
+}
+
+/// Text from outside as a part of a key: without zero bytes, and in the same order.
+pub fn escape(text: &str, key: &mut Vec<u8>) {
+    for byte in text.bytes() {
+        match byte {
+            0 => key.extend_from_slice(&[1, 1]),
+            1 => key.extend_from_slice(&[1, 2]),
+            byte => key.push(byte),
+        }
+    }
+}
+
+/// Takes [`escape`] back.
+pub fn unescape(part: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.iter();
+    while let Some(byte) = rest.next() {
+        match byte {
+            1 => bytes.push(rest.next().map_or(1, |escaped| escaped - 1)),
+            byte => bytes.push(*byte),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Catalog {
+    /// Opens the catalog in `directory`; one that cannot be read is dropped and begun again.
+    ///
+    /// # Errors
+    /// Even an empty one cannot be made.
+    pub fn open(directory: &Path) -> Result<Catalog, CatalogError> {
+        let fail = |source| CatalogError { directory: directory.to_owned(), source };
+        let open = || {
+            sled::Config::new().path(directory).cache_capacity(16 << 20).flush_every_ms(None).open()
+        };
+        let db = match open() {
+            Ok(db) => db,
+            Err(error) => {
+                tracing::warn!(%error, "the catalog cannot be read; it is rebuilt from the journal");
+                remove(directory).map_err(|error| fail(sled::Error::Io(error)))?;
+                open().map_err(fail)?
+            }
+        };
+        Ok(Catalog { db, directory: directory.to_owned() })
+    }
+
+    /// A catalog without a directory, for tests.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn temporary() -> Result<Catalog, CatalogError> {
+        let fail = |source| CatalogError { directory: PathBuf::new(), source };
+        let db = sled::Config::new()
+            .temporary(true)
+            .cache_capacity(16 << 20)
+            .flush_every_ms(None)
+            .open()
+            .map_err(fail)?;
+        Ok(Catalog { db, directory: PathBuf::new() })
+    }
+
+    fn fail(&self, source: sled::Error) -> CatalogError {
+        CatalogError { directory: self.directory.clone(), source }
+    }
+
+    /// How much of the journal it has seen; `None` if nothing.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn applied(&self) -> Result<Option<Applied>, CatalogError> {
+        let stored = self.db.get(APPLIED).map_err(|error| self.fail(error))?;
+        Ok(stored.and_then(|bytes| {
+            let position = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
+            let stamp = u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?);
+            Some(Applied { position, stamp: Hlc::from_bits(stamp) })
+        }))
+    }
+
+    /// Makes `changes`, which come from the journal's entry at `applied`.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn apply(&self, mut changes: Changes, applied: Applied) -> Result<(), CatalogError> {
+        let place = [applied.position.to_be_bytes(), applied.stamp.bits().to_be_bytes()].concat();
+        changes.batch.insert(APPLIED, place);
+        self.db.apply_batch(changes.batch).map_err(|error| self.fail(error))
+    }
+
+    /// Forgets everything.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn clear(&self) -> Result<(), CatalogError> {
+        self.db.clear().map_err(|error| self.fail(error))
+    }
+
+    /// The newest version of `key` in `cut`: its stamp and value. One seek.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn get(&self, key: &[u8], cut: Cut) -> Result<Option<(Hlc, Vec<u8>)>, CatalogError> {
+        let range = versioned(key, Hlc::ZERO)..versioned(key, cut.bound());
+        let newest = self.db.range(range).next_back().transpose();
+        let newest = newest.map_err(|error| self.fail(error))?;
+        Ok(newest.and_then(|(key, stored)| {
+            let (_, stamp) = split(&key)?;
+            (stored.first() == Some(&1)).then(|| (stamp, stored[1..].to_vec()))
+        }))
+    }
+
+    /// The newest versions in `cut` of all keys that begin with `prefix`, by key.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn scan(
+        &self,
+        prefix: &[u8],
+        cut: Cut,
+    ) -> Result<Vec<(Vec<u8>, Hlc, Vec<u8>)>, CatalogError> {
+        let mut found: Vec<(Vec<u8>, Hlc, Option<Vec<u8>>)> = Vec::new();
+        for item in self.db.scan_prefix(prefix) {
+            let (key, stored) = item.map_err(|error| self.fail(error))?;
+            let Some((key, stamp)) = split(&key) else { continue };
+            if !cut.admits(stamp) {
+                continue;
+            }
+            let value = (stored.first() == Some(&1)).then(|| stored[1..].to_vec());
+            match found.last_mut() {
+                Some(last) if last.0 == key => *last = (key.to_vec(), stamp, value),
+                _ => found.push((key.to_vec(), stamp, value)),
+            }
+        }
+        Ok(found.into_iter().filter_map(|(key, stamp, value)| Some((key, stamp, value?))).collect())
+    }
+
+    /// Hands what was changed to the operating system, so that the next start replays less.
+    pub fn flush(&self) {
+        if let Err(error) = self.db.flush() {
+            tracing::warn!(%error, "the catalog was not flushed; the next start replays more");
+        }
+    }
+}
+
+fn split(key: &[u8]) -> Option<(&[u8], Hlc)> {
+    if key.first() == Some(&META) {
+        return None;
+    }
+    let (key, stamp) = key.split_at_checked(key.len().checked_sub(9)?)?;
+    Some((key, Hlc::from_bits(u64::from_be_bytes(stamp[1..].try_into().ok()?))))
+}
+
+fn remove(directory: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::SysTime;
+
+    use super::*;
+
+    fn at(ms: u64) -> Hlc {
+        Hlc::at(SysTime(ms))
+    }
+
+    fn filled() -> Catalog {
+        let catalog = Catalog::temporary().unwrap();
+        let mut changes = Changes::default();
+        changes.put(b"a", at(10), Some(b"1"));
+        changes.put(b"a", at(20), Some(b"2"));
+        changes.put(b"a", at(30), None);
+        changes.put(b"ab", at(15), Some(b"x"));
+        catalog.apply(changes, Applied { position: 8, stamp: at(30) }).unwrap();
+        catalog
+    }
+
+    #[test]
+    fn a_key_reads_as_it_was_at_each_moment() {
+        let catalog = filled();
+        let get = |ms| catalog.get(b"a", Cut::before(SysTime(ms))).unwrap().map(|(_, v)| v);
+        assert_eq!(get(10), None);
+        assert_eq!(get(11), Some(b"1".to_vec()));
+        assert_eq!(get(20), Some(b"1".to_vec()));
+        assert_eq!(get(21), Some(b"2".to_vec()));
+        assert_eq!(get(31), None);
+    }
+
+    #[test]
+    fn a_scan_finds_each_key_once_and_only_those_that_had_a_value() {
+        let catalog = filled();
+        let keys = |ms| -> Vec<Vec<u8>> {
+            let found = catalog.scan(b"a", Cut::before(SysTime(ms))).unwrap();
+            found.into_iter().map(|(key, ..)| key).collect()
+        };
+        assert_eq!(keys(12), [b"a".to_vec()]);
+        assert_eq!(keys(25), [b"a".to_vec(), b"ab".to_vec()]);
+        assert_eq!(keys(99), [b"ab".to_vec()]);
+    }
+
+    #[test]
+    fn it_knows_how_much_of_the_journal_it_has_seen() {
+        let applied = filled().applied().unwrap();
+        assert_eq!(applied, Some(Applied { position: 8, stamp: at(30) }));
+    }
+
+    #[test]
+    fn any_text_can_be_part_of_a_key() {
+        for text in ["", "a", "a\0b", "\u{1}\0\u{1}", "ü"] {
+            let mut key = Vec::new();
+            escape(text, &mut key);
+            assert!(!key.contains(&0));
+            assert_eq!(unescape(&key), text);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The few things that we ask of a disk, so that tests can own one that fails.
+
+mod memory;
+mod real;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+pub use memory::{Fault, MemoryDisk};
+pub use real::RealDisk;
+
+/// A directory of files.
+pub trait Disk: Send + Sync + 'static {
+    /// Opens a file that exists.
+    ///
+    /// # Errors
+    /// It does not exist, or the disk fails.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Creates a file, empty. Its name is durable only after [`Disk::sync_names`].
+    ///
+    /// # Errors
+    /// It exists, or the disk fails.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// The names of all files, in no order.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// Removes a file. Durable only after [`Disk::sync_names`].
+    ///
+    /// # Errors
+    /// It does not exist, or the disk fails.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Puts creations and removals on stable storage.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn sync_names(&self) -> io::Result<()>;
+}
+
+/// One file, read and written by position.
+pub trait DiskFile: Send + Sync + 'static {
+    /// Its length in bytes.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Reads up to `buffer.len()` bytes at `position`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
+
+    /// Writes all of `slices` at `position`.
+    ///
+    /// # Errors
+    /// The disk fails or is full; any part may have been written.
+    fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()>;
+
+    /// Cuts the file off at `length`, or extends it with zeros.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn truncate(&self, length: u64) -> io::Result<()>;
+
+    /// Puts the file's bytes on stable storage.
+    ///
+    /// # Errors
+    /// The disk fails. What was written since the last sync may be lost, whatever a later sync says.
+    fn sync(&self) -> io::Result<()>;
+
+    /// The descriptor, for the kernel to copy from without our touching the bytes; `None` where the
+    /// file is not the kernel's.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// Reads exactly `buffer.len()` bytes.
+///
+/// # Errors
+/// `UnexpectedEof` when the file is shorter.
+pub(crate) fn read_exact_at(
+    file: &dyn DiskFile,
+    buffer: &mut [u8],
+    position: u64,
+) -> io::Result<()> {
+    let read = file.read_at(buffer, position)?;
+    if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}

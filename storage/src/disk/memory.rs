@@ -1,0 +1,302 @@
+//! A disk in memory that can fail and crash, for tests.
+//!
+//! Until a file is synced its writes are pending, and a crash keeps any of them, in any order, torn
+//! at any sector: that is what a real disk may do. Names behave likewise until they are synced.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Disk, DiskFile};
+
+const SECTOR: usize = 512;
+
+/// What goes wrong, and when. Counts run over all files of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The machine stops at operation `n` (a write, a truncate, or a sync), before it is done.
+    CrashAt(u64),
+    /// The `n`th sync from now fails, and forgets what it should have saved.
+    SyncFails(u64),
+    /// Writes that would make the disk hold more than this many bytes fail.
+    FullAt(u64),
+}
+
+#[derive(Default)]
+struct State {
+    names: BTreeMap<String, u64>,
+    names_synced: BTreeMap<String, u64>,
+    files: HashMap<u64, Content>,
+    next_file: u64,
+    operations: u64,
+    crash_at: Option<u64>,
+    syncs_until_failure: Option<u64>,
+    capacity: Option<u64>,
+    down: bool,
+}
+
+#[derive(Default, Clone)]
+struct Content {
+    synced: Vec<u8>,
+    seen: Vec<u8>,
+    pending: Vec<Pending>,
+}
+
+#[derive(Clone)]
+enum Pending {
+    Write { position: usize, bytes: Vec<u8> },
+    Truncate { length: usize },
+}
+
+/// A disk in memory. Clones are the same disk.
+#[derive(Clone, Default)]
+pub struct MemoryDisk(Arc<Mutex<State>>);
+
+impl MemoryDisk {
+    /// An empty disk without faults.
+    pub fn new() -> MemoryDisk {
+        MemoryDisk::default()
+    }
+
+    /// Arms a fault.
+    pub fn arm(&self, fault: Fault) {
+        let mut state = self.0.lock();
+        match fault {
+            Fault::CrashAt(operation) => state.crash_at = Some(operation),
+            Fault::SyncFails(count) => state.syncs_until_failure = Some(count),
+            Fault::FullAt(bytes) => state.capacity = Some(bytes),
+        }
+    }
+
+    /// Space comes back.
+    pub fn make_room(&self) {
+        self.0.lock().capacity = None;
+    }
+
+    /// How many writes, truncates and syncs there have been.
+    pub fn operations(&self) -> u64 {
+        self.0.lock().operations
+    }
+
+    /// Whether the armed crash has happened: every operation fails from then on.
+    pub fn is_down(&self) -> bool {
+        self.0.lock().down
+    }
+
+    /// What a machine finds after the power went: of all that was not synced, what `choose` keeps.
+    /// It is given the number of choices and picks one.
+    pub fn after_crash(&self, mut choose: impl FnMut(usize) -> usize) -> MemoryDisk {
+        let state = self.0.lock();
+        let mut names = state.names_synced.clone();
+        let changed: Vec<&String> = state.names.keys().chain(state.names_synced.keys()).collect();
+        for name in changed {
+            let (now, synced) = (state.names.get(name), state.names_synced.get(name));
+            if now != synced && choose(2) == 1 {
+                match now {
+                    Some(file) => names.insert(name.clone(), *file),
+                    None => names.remove(name),
+                };
+            }
+        }
+        let mut files = HashMap::new();
+        for (id, content) in &state.files {
+            let bytes = content.after_crash(&mut choose);
+            files.insert(*id, Content { synced: bytes.clone(), seen: bytes, pending: Vec::new() });
+        }
+        MemoryDisk(Arc::new(Mutex::new(State {
+            names_synced: names.clone(),
+            names,
+            files,
+            next_file: state.next_file,
+            ..State::default()
+        })))
+    }
+
+    /// Flips bits of a stored byte, as a failing medium does.
+    pub fn rot(&self, name: &str, position: usize, mask: u8) {
+        let mut state = self.0.lock();
+        let id = state.names[name];
+        let content = state.files.get_mut(&id).expect("a name has its file");
+        content.seen[position] ^= mask;
+        content.synced = content.seen.clone();
+    }
+
+    /// The bytes of a file, as a reader sees them.
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        let state = self.0.lock();
+        state.files[&state.names[name]].seen.clone()
+    }
+}
+
+impl Content {
+    fn after_crash(&self, choose: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
+        let mut bytes = self.synced.clone();
+        for pending in &self.pending {
+            match pending {
+                Pending::Truncate { length } => {
+                    if choose(2) == 1 {
+                        bytes.resize(*length, 0);
+                    }
+                }
+                Pending::Write { position, bytes: written } => {
+                    for (index, sector) in written.chunks(SECTOR).enumerate() {
+                        // Torn writes: each sector on its own, and mostly all or nothing.
+                        if choose(4) != 0 {
+                            put(&mut bytes, position + index * SECTOR, sector);
+                        }
+                    }
+                }
+            }
+        }
+        bytes
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, position: usize, written: &[u8]) {
+    let end = position + written.len();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[position..end].copy_from_slice(written);
+}
+
+impl State {
+    fn operate(&mut self) -> io::Result<()> {
+        if self.crash_at == Some(self.operations) {
+            self.down = true;
+        }
+        self.check_up()?;
+        self.operations += 1;
+        Ok(())
+    }
+
+    fn check_up(&self) -> io::Result<()> {
+        if self.down { Err(io::Error::other("the machine is down")) } else { Ok(()) }
+    }
+
+    fn held(&self) -> u64 {
+        self.files.values().map(|content| content.seen.len() as u64).sum()
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let state = self.0.lock();
+        state.check_up()?;
+        let id = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(MemoryFile { disk: self.clone(), id }))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.0.lock();
+        state.check_up()?;
+        if state.names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let id = state.next_file;
+        state.next_file += 1;
+        state.names.insert(name.to_owned(), id);
+        state.files.insert(id, Content::default());
+        Ok(Arc::new(MemoryFile { disk: self.clone(), id }))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.0.lock().names.keys().cloned().collect())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.check_up()?;
+        state.names.remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.operate()?;
+        state.names_synced = state.names.clone();
+        Ok(())
+    }
+}
+
+struct MemoryFile {
+    disk: MemoryDisk,
+    id: u64,
+}
+
+impl MemoryFile {
+    fn with<T>(&self, act: impl FnOnce(&mut Content) -> T) -> T {
+        let mut state = self.disk.0.lock();
+        act(state.files.get_mut(&self.id).expect("an open file stays"))
+    }
+}
+
+impl DiskFile for MemoryFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.with(|content| content.seen.len() as u64))
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        Ok(self.with(|content| {
+            let from = (position as usize).min(content.seen.len());
+            let count = buffer.len().min(content.seen.len() - from);
+            buffer[..count].copy_from_slice(&content.seen[from..from + count]);
+            count
+        }))
+    }
+
+    fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()> {
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let mut state = self.disk.0.lock();
+        state.operate()?;
+        let (held, capacity) = (state.held(), state.capacity);
+        let content = state.files.get_mut(&self.id).expect("an open file stays");
+        let grows = (position + bytes.len() as u64).saturating_sub(content.seen.len() as u64);
+        if capacity.is_some_and(|capacity| held + grows > capacity) {
+            // As a real disk does: what fitted is there.
+            let half = bytes[..bytes.len() / 2].to_vec();
+            let fits = content.seen.len().saturating_sub(position as usize).min(half.len());
+            put(&mut content.seen, position as usize, &half[..fits]);
+            content
+                .pending
+                .push(Pending::Write { position: position as usize, bytes: half[..fits].to_vec() });
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        put(&mut content.seen, position as usize, &bytes);
+        content.pending.push(Pending::Write { position: position as usize, bytes });
+        Ok(())
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.disk.0.lock().operate()?;
+        self.with(|content| {
+            content.seen.resize(length as usize, 0);
+            content.pending.push(Pending::Truncate { length: length as usize });
+        });
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.disk.0.lock();
+        state.operate()?;
+        if let Some(left) = state.syncs_until_failure {
+            state.syncs_until_failure = left.checked_sub(1);
+            if left == 0 {
+                let content = state.files.get_mut(&self.id).expect("an open file stays");
+                // As Linux does: the dirty pages are dropped, and the next sync says all is well.
+                content.pending.clear();
+                return Err(io::Error::other("input/output error"));
+            }
+        }
+        let content = state.files.get_mut(&self.id).expect("an open file stays");
+        content.synced = content.seen.clone();
+        content.pending.clear();
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

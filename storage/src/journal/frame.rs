@@ -1,0 +1,177 @@
+//! A frame: 80 bytes of header, then the payload, then zeros up to the next multiple of 8.
+//! `docs/FORMAT.md` has the layout.
+
+use hlc::{Hlc, UserTime};
+
+use crate::log::{LogId, Offset};
+
+/// The length of a frame's header.
+pub const FRAME_BYTES: usize = 80;
+/// Frames begin at multiples of this.
+pub const PAYLOAD_ALIGN: u64 = 8;
+/// The first four bytes of each frame: "FFJ1".
+const MAGIC: u32 = u32::from_le_bytes(*b"FFJ1");
+/// No payload is longer than this: a longer length is damage, not a reason to allocate.
+const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
+
+/// What the header of a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Length of the payload in bytes.
+    pub length: u32,
+    /// CRC-32C of the payload.
+    pub payload_crc: u32,
+    /// When it was accepted.
+    pub stamp: Hlc,
+    /// The log that it belongs to.
+    pub log: LogId,
+    /// The first offset that it takes in its log.
+    pub base: Offset,
+    /// How many offsets it takes.
+    pub count: u32,
+    /// What the log's user says of it: a leader epoch.
+    pub epoch: u32,
+    /// The smallest user time in it.
+    pub user_min: UserTime,
+    /// The largest user time in it.
+    pub user_max: UserTime,
+    /// Everything below this position was on stable storage when the frame was written.
+    pub synced_to: u64,
+    /// What the log's user says of it: a kind of entry.
+    pub kind: u8,
+}
+
+/// Why bytes are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// No magic number: usually the zeros after the last frame.
+    #[error("no frame begins here")]
+    Magic,
+    /// The header's checksum does not match.
+    #[error("the frame header's checksum does not match")]
+    Header,
+    /// The payload's checksum does not match.
+    #[error("the payload's checksum does not match")]
+    Payload,
+    /// The file ends before the frame does.
+    #[error("the file ends inside the frame")]
+    Short,
+}
+
+/// `length` with the padding that follows it.
+pub fn padded(length: u64) -> u64 {
+    length.next_multiple_of(PAYLOAD_ALIGN)
+}
+
+impl Frame {
+    /// The bytes of the header of a frame that begins at `position`.
+    pub fn encode(&self, position: u64) -> [u8; FRAME_BYTES] {
+        let mut bytes = [0; FRAME_BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&MAGIC.to_le_bytes());
+        put(&[0; 4]);
+        put(&self.length.to_le_bytes());
+        put(&self.payload_crc.to_le_bytes());
+        put(&self.stamp.bits().to_le_bytes());
+        put(&self.log.0.to_le_bytes());
+        put(&self.base.0.to_le_bytes());
+        put(&self.count.to_le_bytes());
+        put(&self.epoch.to_le_bytes());
+        put(&self.user_min.0.to_le_bytes());
+        put(&self.user_max.0.to_le_bytes());
+        put(&self.synced_to.to_le_bytes());
+        put(&[self.kind]);
+        let crc = header_crc(&bytes, position);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header of a frame that begins at `position`.
+    ///
+    /// # Errors
+    /// The bytes are no header, or that of a frame of another position.
+    pub fn decode(bytes: &[u8; FRAME_BYTES], position: u64) -> Result<Frame, FrameError> {
+        let u32_at = |at: usize| {
+            u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes of eighty"))
+        };
+        let u64_at = |at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of eighty"))
+        };
+        if u32_at(0) != MAGIC {
+            return Err(FrameError::Magic);
+        }
+        if u32_at(4) != header_crc(bytes, position) || u32_at(8) > PAYLOAD_BYTES_MAX {
+            return Err(FrameError::Header);
+        }
+        Ok(Frame {
+            length: u32_at(8),
+            payload_crc: u32_at(12),
+            stamp: Hlc::from_bits(u64_at(16)),
+            log: LogId(u64_at(24)),
+            base: Offset(u64_at(32)),
+            count: u32_at(40),
+            epoch: u32_at(44),
+            user_min: UserTime(u64_at(48) as i64),
+            user_max: UserTime(u64_at(56) as i64),
+            synced_to: u64_at(64),
+            kind: bytes[72],
+        })
+    }
+
+    /// The position after this frame, if it begins at `position`.
+    pub fn end(&self, position: u64) -> u64 {
+        position + FRAME_BYTES as u64 + padded(u64::from(self.length))
+    }
+}
+
+fn header_crc(bytes: &[u8; FRAME_BYTES], position: u64) -> u32 {
+    let crc = crc32c::crc32c(&position.to_le_bytes());
+    crc32c::crc32c_append(crc, &bytes[8..])
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::SysTime;
+
+    use super::*;
+
+    fn frame() -> Frame {
+        Frame {
+            length: 5,
+            payload_crc: 6,
+            stamp: Hlc::new(SysTime(7), 8),
+            log: LogId(9),
+            base: Offset(10),
+            count: 11,
+            epoch: 12,
+            user_min: UserTime(-13),
+            user_max: UserTime(14),
+            synced_to: 15,
+            kind: 16,
+        }
+    }
+
+    #[test]
+    fn a_frame_reads_as_it_was_written() {
+        assert_eq!(Frame::decode(&frame().encode(800), 800), Ok(frame()));
+    }
+
+    #[test]
+    fn a_frame_that_stands_at_another_position_is_no_frame() {
+        assert_eq!(Frame::decode(&frame().encode(800), 808), Err(FrameError::Header));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_header_is_noticed() {
+        let good = frame().encode(0);
+        for bit in 0..FRAME_BYTES * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Frame::decode(&bad, 0).is_err(), "bit {bit}");
+        }
+    }
+}

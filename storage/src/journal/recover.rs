@@ -1,0 +1,341 @@
+//! Reading the journal back: at start, and when it is checked.
+//!
+//! A journal ends at its first bad frame. Whether that is the lawful end of what a crash left, or
+//! damage to what had been acknowledged, is decided by what later frames (and the bound file) knew
+//! to be on stable storage.
+
+use std::io;
+use std::sync::Arc;
+
+use hlc::Hlc;
+
+use super::frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN};
+use super::segment::{Segment, start_of};
+use crate::disk::Disk;
+use crate::tail::HEAD_BYTES_MAX;
+
+/// How much is read at once while frames are small.
+const WINDOW_BYTES: usize = 256 << 10;
+/// How much is read at once after a frame too long for the window.
+const PEEK_BYTES: usize = 4 << 10;
+
+/// A place in the journal that was on stable storage and cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file.
+    pub file: String,
+    /// The journal position of the first bad frame.
+    pub position: u64,
+    /// Everything below this position is known to have been synced.
+    pub synced_to: u64,
+    /// What is wrong with it.
+    pub reason: FrameError,
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the journal is damaged: {}. file={}, position={}, synced_to={}",
+            self.reason, self.file, self.position, self.synced_to
+        )
+    }
+}
+
+/// Why a journal cannot be read back.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// What was acknowledged cannot be read.
+    #[error(
+        "{0}; nothing was changed. Restore the file from a backup or a replica; `freezeframe check` names every bad frame"
+    )]
+    Damaged(Damage),
+    /// A segment is missing, or one too many is there.
+    #[error(
+        "segment files do not follow one another: expected one that begins at {expected}, found {found}; nothing was changed. Put the missing file back"
+    )]
+    Gap {
+        /// Where the next was to begin.
+        expected: u64,
+        /// Where it begins.
+        found: u64,
+    },
+    /// Stamps do not rise.
+    #[error("stamps do not rise in the journal. position={position}, stamp={stamp}, last={last}")]
+    Order {
+        /// Where.
+        position: u64,
+        /// The stamp there.
+        stamp: Hlc,
+        /// The stamp before it.
+        last: Hlc,
+    },
+    /// The disk failed.
+    #[error("read journal: {0}")]
+    Disk(#[from] io::Error),
+}
+
+/// What recovery hands on, frame by frame, in stamp order.
+pub trait Visit {
+    /// A frame at `position`. `start` holds the first bytes of its payload, up to
+    /// [`HEAD_BYTES_MAX`]; the whole is in `segment`.
+    ///
+    /// # Errors
+    /// What was found cannot be used; the walk ends.
+    fn frame(
+        &mut self,
+        segment: &Arc<Segment>,
+        position: u64,
+        frame: &Frame,
+        start: &[u8],
+    ) -> Result<(), RecoverError>;
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The segments that stay.
+    pub segments: Vec<Arc<Segment>>,
+    /// The position behind the last good frame.
+    pub end: u64,
+    /// The last stamp in the journal.
+    pub last: Hlc,
+    /// How many bytes of torn tail were cut off.
+    pub torn_bytes: u64,
+}
+
+/// Where a walk over the journal ended.
+#[derive(Debug)]
+pub struct Walked {
+    /// All segments whose header is whole, by position.
+    pub segments: Vec<Arc<Segment>>,
+    /// Names of files that are segments by name, and have no whole header.
+    pub headless: Vec<String>,
+    /// The position behind the last good frame.
+    pub end: u64,
+    /// The last stamp.
+    pub last: Hlc,
+    /// The bad frame that ended the walk before the last file's end, if one did.
+    pub bad: Option<(Arc<Segment>, FrameError)>,
+    /// The position behind the last file's last byte.
+    pub limit: u64,
+}
+
+/// Walks over all frames up to the first bad one. Payloads that begin below `trusted_to` are not
+/// read, only their headers; later ones are checked whole.
+///
+/// # Errors
+/// [`RecoverError`], and what `visit` returns.
+pub fn walk(
+    disk: &dyn Disk,
+    trusted_to: u64,
+    visit: &mut dyn Visit,
+) -> Result<Walked, RecoverError> {
+    let mut starts: Vec<(u64, String)> = disk
+        .list()?
+        .into_iter()
+        .filter_map(|name| start_of(&name).map(|start| (start, name)))
+        .collect();
+    starts.sort();
+    let (mut segments, mut headless) = (Vec::new(), Vec::new());
+    for (start, name) in starts {
+        match Segment::open(disk, &name, start)? {
+            Some(segment) => segments.push(Arc::new(segment)),
+            None => headless.push(name),
+        }
+    }
+    let mut walked = Walked {
+        end: segments.first().map_or(0, |segment: &Arc<Segment>| segment.start),
+        limit: segments.last().map_or(Ok(0), |segment| segment.limit())?,
+        segments,
+        headless,
+        last: Hlc::ZERO,
+        bad: None,
+    };
+    for index in 0..walked.segments.len() {
+        let segment = Arc::clone(&walked.segments[index]);
+        if segment.start != walked.end {
+            return Err(RecoverError::Gap { expected: walked.end, found: segment.start });
+        }
+        let next = walked.segments.get(index + 1).map(|next| next.start);
+        let limit = match next {
+            Some(next) => next.min(segment.limit()?),
+            None => segment.limit()?,
+        };
+        let bad = scan(&segment, limit, trusted_to, &mut walked, visit)?;
+        match (bad, next) {
+            // A sealed segment reaches up to the next one.
+            (None, Some(next)) if walked.end != next => {
+                walked.bad = Some((segment, FrameError::Short));
+            }
+            (bad, _) => walked.bad = bad.map(|reason| (segment, reason)),
+        }
+        if walked.bad.is_some() {
+            break;
+        }
+    }
+    Ok(walked)
+}
+
+/// Visits the good frames of one segment; the reason why the next one is bad, unless it ends there.
+fn scan(
+    segment: &Arc<Segment>,
+    limit: u64,
+    trusted_to: u64,
+    walked: &mut Walked,
+    visit: &mut dyn Visit,
+) -> Result<Option<FrameError>, RecoverError> {
+    let mut window = Window::new(segment, limit);
+    let mut payload = Vec::new();
+    while walked.end < limit {
+        let position = walked.end;
+        let Some(bytes) = window.get(position, FRAME_BYTES)? else {
+            return Ok(Some(FrameError::Short));
+        };
+        let header = bytes.try_into().expect("a window gives what it was asked for");
+        let frame = match Frame::decode(header, position) {
+            Ok(frame) => frame,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        let length = frame.length as usize;
+        let from = position + FRAME_BYTES as u64;
+        if from + u64::from(frame.length) > limit {
+            return Ok(Some(FrameError::Short));
+        }
+        if position >= trusted_to {
+            payload.resize(length, 0);
+            segment.read_exact(&mut payload, from)?;
+            if crc32c::crc32c(&payload) != frame.payload_crc {
+                return Ok(Some(FrameError::Payload));
+            }
+        }
+        if frame.stamp <= walked.last {
+            return Err(RecoverError::Order { position, stamp: frame.stamp, last: walked.last });
+        }
+        let start = window.get(from, length.min(HEAD_BYTES_MAX))?.unwrap_or_default();
+        visit.frame(segment, position, &frame, start)?;
+        walked.last = frame.stamp;
+        walked.end = frame.end(position);
+        window.follow(u64::from(frame.length));
+    }
+    walked.end = walked.end.min(limit).max(walked.end);
+    Ok(None)
+}
+
+/// A moving read-ahead over one segment: large while frames are small, small behind large ones.
+struct Window<'a> {
+    segment: &'a Segment,
+    limit: u64,
+    bytes: Vec<u8>,
+    from: u64,
+    ahead: usize,
+}
+
+impl<'a> Window<'a> {
+    fn new(segment: &'a Segment, limit: u64) -> Window<'a> {
+        Window { segment, limit, bytes: Vec::new(), from: segment.start, ahead: WINDOW_BYTES }
+    }
+
+    fn follow(&mut self, length: u64) {
+        self.ahead = if length as usize > WINDOW_BYTES / 4 { PEEK_BYTES } else { WINDOW_BYTES };
+    }
+
+    fn get(&mut self, position: u64, count: usize) -> io::Result<Option<&[u8]>> {
+        if position + count as u64 > self.limit {
+            return Ok(None);
+        }
+        let held = self.from + self.bytes.len() as u64;
+        if position < self.from || position + count as u64 > held {
+            let ahead = (self.limit - position).min(self.ahead.max(count) as u64) as usize;
+            self.bytes.resize(ahead, 0);
+            self.segment.read_exact(&mut self.bytes, position)?;
+            self.from = position;
+        }
+        let at = (position - self.from) as usize;
+        Ok(Some(&self.bytes[at..at + count]))
+    }
+}
+
+/// Whether anything behind a bad frame knew it to be on stable storage: the largest `synced_to` of
+/// the frames that can still be read there.
+pub(crate) fn synced_behind(walked: &Walked) -> io::Result<u64> {
+    let mut synced_to = 0;
+    for segment in walked.segments.iter().filter(|segment| segment.start >= walked.end) {
+        // A later segment exists only once its predecessor was sealed.
+        synced_to = synced_to.max(scan_for_synced(segment, segment.start)?);
+    }
+    if let Some((segment, _)) = &walked.bad {
+        synced_to = synced_to.max(scan_for_synced(segment, walked.end)?);
+    }
+    Ok(synced_to)
+}
+
+fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
+    let limit = segment.limit()?;
+    let mut window = Window::new(segment, limit);
+    let (mut position, mut synced_to) = (from, 0);
+    while let Some(bytes) = window.get(position, FRAME_BYTES)? {
+        let header = bytes.try_into().expect("a window gives what it was asked for");
+        match Frame::decode(header, position) {
+            Ok(frame) => {
+                synced_to = synced_to.max(frame.synced_to);
+                position = frame.end(position);
+            }
+            Err(_) => position += PAYLOAD_ALIGN,
+        }
+    }
+    Ok(synced_to)
+}
+
+/// Reads the journal back and cuts off what a crash left unfinished.
+///
+/// `synced_to` is what the bound file knew to be on stable storage.
+///
+/// # Errors
+/// [`RecoverError`]; nothing was changed then.
+pub fn recover(
+    disk: &dyn Disk,
+    synced_to: u64,
+    visit: &mut dyn Visit,
+) -> Result<Recovered, RecoverError> {
+    let walked = walk(disk, synced_to, visit)?;
+    let known = synced_behind(&walked)?.max(synced_to);
+    if walked.end < known {
+        let last = walked.segments.last().map(|segment| segment.name.clone());
+        let (file, reason) = match &walked.bad {
+            Some((segment, reason)) => (segment.name.clone(), *reason),
+            None => (last.unwrap_or_else(|| "(no segment)".to_owned()), FrameError::Short),
+        };
+        let damage = Damage { file, position: walked.end, synced_to: known, reason };
+        return Err(RecoverError::Damaged(damage));
+    }
+    cut_off(disk, walked)
+}
+
+fn cut_off(disk: &dyn Disk, walked: Walked) -> Result<Recovered, RecoverError> {
+    let Walked { mut segments, headless, end, last, bad, limit } = walked;
+    let torn_bytes = if bad.is_some() { limit.saturating_sub(end) } else { 0 };
+    let mut removed = false;
+    // A segment whose header is torn was being created when the machine stopped: nothing is in it.
+    for name in headless {
+        disk.remove(&name)?;
+        removed = true;
+    }
+    while segments.last().is_some_and(|segment| segment.start > end) {
+        if let Some(segment) = segments.pop() {
+            disk.remove(&segment.name)?;
+            removed = true;
+        }
+    }
+    if removed {
+        disk.sync_names()?;
+    }
+    if let Some(segment) = segments.last() {
+        // Always: what was found readable may still be only in the page cache of the life before,
+        // and zeros written ahead are cut off with the rest.
+        let (file, at) = segment.place(end);
+        file.truncate(at)?;
+        file.sync()?;
+    }
+    Ok(Recovered { segments, end, last, torn_bytes })
+}

@@ -1,0 +1,254 @@
+//! Appending to the journal: lay out a group, write it, sync it.
+
+use std::io;
+use std::sync::Arc;
+
+use super::frame::{FRAME_BYTES, Frame, padded};
+use super::segment::{Segment, Segments};
+use crate::disk::Disk;
+use crate::tail::Payload;
+
+/// Rests shorter than this are copied beside their header; a slice of their own would cost more.
+const COPY_BYTES_MAX: usize = 2 << 10;
+/// How far zeros are written ahead of small durable groups. A sync after an overwrite commits no
+/// metadata of the file, which makes it several times quicker.
+const AHEAD_BYTES: u64 = 1 << 20;
+/// Groups larger than this are bound by bandwidth, not by the latency of a sync: no zeros for them.
+const AHEAD_GROUP_BYTES_MAX: u64 = 64 << 10;
+
+/// A group could not be written.
+#[derive(Debug)]
+pub(crate) enum WriteError {
+    /// Nothing of it remains, and the journal goes on: usually the disk is full.
+    Refused(io::Error),
+    /// What is on the disk is not known any more: no write may follow.
+    Broken { doing: &'static str, source: io::Error },
+}
+
+/// The end of the journal, where its one writer writes.
+pub(crate) struct Journal {
+    disk: Arc<dyn Disk>,
+    segments: Arc<Segments>,
+    current: Option<Arc<Segment>>,
+    end: u64,
+    synced_to: u64,
+    zeroed_to: u64,
+    segment_bytes_max: u64,
+    /// Sealed segments that the page cache may still hold alone.
+    unsynced: Vec<Arc<Segment>>,
+    /// The headers, heads, short rests and paddings of the group being laid out.
+    scratch: Vec<u8>,
+    parts: Vec<Part>,
+    laid_to: u64,
+}
+
+enum Part {
+    Scratch { from: usize, to: usize },
+    Rest(bytes::Bytes),
+}
+
+impl Journal {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        segments: Vec<Arc<Segment>>,
+        end: u64,
+        segment_bytes_max: u64,
+    ) -> Journal {
+        let current = segments.last().cloned();
+        Journal {
+            disk,
+            segments: Arc::new(Segments::new(segments)),
+            current,
+            end,
+            synced_to: end,
+            zeroed_to: end,
+            segment_bytes_max,
+            unsynced: Vec::new(),
+            scratch: Vec::new(),
+            parts: Vec::new(),
+            laid_to: end,
+        }
+    }
+
+    pub(crate) fn segments(&self) -> &Arc<Segments> {
+        &self.segments
+    }
+
+    /// The position behind the last frame written.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Everything below is on stable storage.
+    pub(crate) fn synced_to(&self) -> u64 {
+        self.synced_to
+    }
+
+    /// The position behind what has been laid out.
+    pub(crate) fn laid_to(&self) -> u64 {
+        self.laid_to
+    }
+
+    /// Lays out one more frame of the group, and returns the position of its payload. The lengths
+    /// and the checksum in `frame` are those of `payload`.
+    pub(crate) fn lay_out(&mut self, mut frame: Frame, payload: &Payload) -> u64 {
+        frame.synced_to = self.synced_to;
+        let position = self.laid_to;
+        let header = frame.encode(position);
+        let rest = &payload.rest;
+        let padding = (padded(payload.len() as u64) - payload.len() as u64) as usize;
+        self.scratch(|scratch| {
+            scratch.extend_from_slice(&header);
+            scratch.extend_from_slice(payload.head.as_slice());
+            if rest.len() <= COPY_BYTES_MAX {
+                scratch.extend_from_slice(rest);
+            }
+        });
+        if rest.len() > COPY_BYTES_MAX {
+            self.parts.push(Part::Rest(rest.clone()));
+        }
+        self.scratch(|scratch| scratch.extend_from_slice(&[0; 8][..padding]));
+        self.laid_to = frame.end(position);
+        position + FRAME_BYTES as u64
+    }
+
+    fn scratch(&mut self, add: impl FnOnce(&mut Vec<u8>)) {
+        let from = self.scratch.len();
+        add(&mut self.scratch);
+        let to = self.scratch.len();
+        match self.parts.last_mut() {
+            Some(Part::Scratch { to: last, .. }) => *last = to,
+            _ if from == to => {}
+            _ => self.parts.push(Part::Scratch { from, to }),
+        }
+    }
+
+    /// Begins a new segment if `bytes` more do not fit into this one. Called with nothing laid out.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), WriteError> {
+        assert!(self.parts.is_empty(), "a segment is not sealed under a group");
+        if let Some(current) = &self.current
+            && (self.end - current.start == 0
+                || self.end - current.start + bytes <= self.segment_bytes_max)
+        {
+            return Ok(());
+        }
+        self.seal()?;
+        let segment = Segment::create(&*self.disk, self.end).map_err(|error| {
+            // Half a segment must not stand in the way of the next attempt.
+            let _ = self.disk.remove(&super::segment_name(self.end));
+            WriteError::Refused(error)
+        })?;
+        let segment = Arc::new(segment);
+        self.segments.push(Arc::clone(&segment));
+        self.current = Some(segment);
+        self.zeroed_to = self.end;
+        Ok(())
+    }
+
+    fn seal(&mut self) -> Result<(), WriteError> {
+        let Some(current) = self.current.take() else { return Ok(()) };
+        if self.zeroed_to > self.end {
+            let (file, at) = current.place(self.end);
+            file.truncate(at)
+                .map_err(|source| WriteError::Broken { doing: "seal segment", source })?;
+        }
+        if self.synced_to < self.end {
+            self.unsynced.push(current);
+        }
+        Ok(())
+    }
+
+    /// Writes what was laid out, and syncs it if asked to.
+    pub(crate) fn write(&mut self, durable: bool) -> Result<(), WriteError> {
+        let current = Arc::clone(self.current.as_ref().expect("make_room came first"));
+        let (file, at) = current.place(self.end);
+        let mut slices: Vec<io::IoSlice<'_>> = self
+            .parts
+            .iter()
+            .map(|part| match part {
+                Part::Scratch { from, to } => io::IoSlice::new(&self.scratch[*from..*to]),
+                Part::Rest(rest) => io::IoSlice::new(rest),
+            })
+            .collect();
+        if let Err(error) = file.write_at(&mut slices, at) {
+            drop(slices);
+            return Err(self.withdraw(error));
+        }
+        drop(slices);
+        if durable {
+            self.write_zeros_ahead(&current);
+            self.sync_files()?;
+            self.synced_to = self.laid_to;
+        }
+        self.end = self.laid_to;
+        self.zeroed_to = self.zeroed_to.max(self.end);
+        self.clear();
+        Ok(())
+    }
+
+    fn write_zeros_ahead(&mut self, current: &Segment) {
+        let group = self.laid_to - self.end;
+        if group > AHEAD_GROUP_BYTES_MAX || self.laid_to <= self.zeroed_to {
+            return;
+        }
+        let limit = current.start + self.segment_bytes_max;
+        let to = (self.laid_to + AHEAD_BYTES).min(limit);
+        if to <= self.laid_to {
+            return;
+        }
+        let zeros = vec![0; (to - self.laid_to) as usize];
+        let (file, at) = current.place(self.laid_to);
+        // Only an optimization: without room for it the next writes append.
+        if file.write_at(&mut [io::IoSlice::new(&zeros)], at).is_ok() {
+            self.zeroed_to = to;
+        }
+    }
+
+    /// Takes back a group that could not be written: none of its frames may be found later, for
+    /// their stamps lie in cuts that are answered without them.
+    fn withdraw(&mut self, error: io::Error) -> WriteError {
+        let current = Arc::clone(self.current.as_ref().expect("a write had a segment"));
+        self.abandon();
+        let (file, at) = current.place(self.end);
+        self.zeroed_to = self.end;
+        match file.truncate(at).and_then(|()| file.sync()) {
+            Ok(()) => {
+                self.synced_to = self.end;
+                WriteError::Refused(error)
+            }
+            Err(source) => WriteError::Broken { doing: "withdraw a failed write", source },
+        }
+    }
+
+    /// Forgets what was laid out.
+    pub(crate) fn abandon(&mut self) {
+        self.laid_to = self.end;
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.parts.clear();
+        self.scratch.clear();
+        if self.scratch.capacity() > 4 << 20 {
+            self.scratch = Vec::new();
+        }
+    }
+
+    /// Syncs what was written without.
+    pub(crate) fn sync(&mut self) -> Result<(), WriteError> {
+        if self.synced_to < self.end {
+            self.sync_files()?;
+            self.synced_to = self.end;
+        }
+        Ok(())
+    }
+
+    /// Never retried: the kernel forgets what it could not write, and says so only once.
+    fn sync_files(&mut self) -> Result<(), WriteError> {
+        let broken = |source| WriteError::Broken { doing: "sync journal", source };
+        for segment in self.unsynced.drain(..).chain(self.current.clone()) {
+            segment.file().sync().map_err(broken)?;
+        }
+        Ok(())
+    }
+}

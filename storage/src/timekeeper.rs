@@ -1,0 +1,366 @@
+//! The clock, the persisted bound, and what is in flight: everything that a frontier depends on.
+//!
+//! What holds true of it:
+//! - A stamp or a promise is given out only below a bound that is on stable storage.
+//! - While a group of appends is between its first stamp and being visible, the frontier stays below
+//!   that stamp.
+//!
+//! The bound lies in one small file of two slots, written in turn, so that a torn write leaves the
+//! other. A thread renews it ahead of need while stamps are being asked for; an idle store writes
+//! nothing.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hlc::{Clock, ClockError, ClockOptions, Cut, Fence, Hlc, WallClock};
+use parking_lot::{Condvar, Mutex};
+
+use crate::disk::{Disk, DiskFile};
+
+/// The name of the bound file, in the journal's directory.
+pub const BOUND_FILE: &str = "bound";
+const MAGIC: &[u8; 8] = b"FFBOUND1";
+const SLOT_BYTES: usize = 48;
+const SLOT_STRIDE: u64 = 4096;
+
+/// What a slot of the bound file says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bound {
+    /// Which write this was; the larger of two slots is the newer.
+    pub sequence: u64,
+    /// No stamp and no promise at or above it was given out.
+    pub bound: Hlc,
+    /// Everything in the journal below this position was on stable storage.
+    pub synced_to: u64,
+    /// Whether the store was closed after this was written.
+    pub clean: bool,
+}
+
+impl Bound {
+    /// The bytes of a slot.
+    pub fn encode(&self) -> [u8; SLOT_BYTES] {
+        let mut bytes = [0; SLOT_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.bound.bits().to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
+        bytes[32] = u8::from(self.clean);
+        let crc = crc32c::crc32c(&bytes[..44]);
+        bytes[44..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a slot; `None` if it is torn or was never written.
+    pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Bound> {
+        let u64_at = |at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a slot"))
+        };
+        let crc = u32::from_le_bytes(bytes[44..].try_into().ok()?);
+        (&bytes[..8] == MAGIC && crc == crc32c::crc32c(&bytes[..44])).then(|| Bound {
+            sequence: u64_at(8),
+            bound: Hlc::from_bits(u64_at(16)),
+            synced_to: u64_at(24),
+            clean: bytes[32] != 0,
+        })
+    }
+}
+
+/// The bound file.
+pub struct BoundFile {
+    file: Arc<dyn DiskFile>,
+    newest: Bound,
+}
+
+impl BoundFile {
+    /// Opens or creates it. The second value is `None` for a new store.
+    ///
+    /// # Errors
+    /// The disk fails; or the file is there and neither slot can be read.
+    pub fn open(disk: &dyn Disk) -> io::Result<(BoundFile, Option<Bound>)> {
+        let file = match disk.open(BOUND_FILE) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let file = disk.create(BOUND_FILE)?;
+                disk.sync_names()?;
+                file
+            }
+            Err(error) => return Err(error),
+        };
+        let slots: Vec<Bound> = read_slots(&*file)?.into_iter().flatten().collect();
+        let newest = slots.into_iter().max_by_key(|slot| slot.sequence);
+        Ok((BoundFile { file, newest: newest.unwrap_or_default() }, newest))
+    }
+
+    /// Puts `bound` on stable storage.
+    fn write(&mut self, bound: Hlc, synced_to: u64, clean: bool) -> io::Result<()> {
+        let next = Bound { sequence: self.newest.sequence + 1, bound, synced_to, clean };
+        assert!(bound >= self.newest.bound, "the persisted bound never falls");
+        let position = (next.sequence % 2) * SLOT_STRIDE;
+        self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position)?;
+        self.file.sync()?;
+        self.newest = next;
+        Ok(())
+    }
+}
+
+/// Both slots of a bound file.
+///
+/// # Errors
+/// The disk fails.
+pub fn read_slots(file: &dyn DiskFile) -> io::Result<[Option<Bound>; 2]> {
+    let mut slots = [None; 2];
+    for (index, slot) in slots.iter_mut().enumerate() {
+        let mut bytes = [0; SLOT_BYTES];
+        let whole = file.read_at(&mut bytes, index as u64 * SLOT_STRIDE)? == SLOT_BYTES;
+        *slot = whole.then(|| Bound::decode(&bytes)).flatten();
+    }
+    Ok(slots)
+}
+
+/// Why no stamp can be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimeError {
+    /// The clock cannot be trusted.
+    #[error("writes are fenced: {0}")]
+    Fenced(Fence),
+    /// The bound cannot be persisted.
+    #[error("the clock's bound cannot be written: {0}; free space on the disk, or replace it")]
+    Bound(String),
+}
+
+struct State {
+    clock: Clock,
+    /// The first stamp of the group that is on its way, if one is.
+    in_flight: Option<Hlc>,
+    renewal: Renewal,
+    synced_to: u64,
+    closing: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Renewal {
+    Idle,
+    Wanted,
+    Failed(String),
+}
+
+/// Called when the frontier may have advanced.
+pub type Advanced = Box<dyn Fn() + Send + Sync>;
+
+/// Gives out stamps, promises and frontiers.
+pub struct Timekeeper {
+    state: Mutex<State>,
+    changed: Condvar,
+    wall: Arc<dyn WallClock>,
+    options: ClockOptions,
+    advanced: Advanced,
+}
+
+impl Timekeeper {
+    /// Starts from what the bound file and the journal say, and renews the bound once.
+    ///
+    /// A store that crashed may have promised times up to a second ahead: this waits until the wall
+    /// clock has passed them, so that its first stamps need not run ahead of it.
+    pub(crate) fn start(
+        mut file: BoundFile,
+        floor: Hlc,
+        synced_to: u64,
+        wall: Arc<dyn WallClock>,
+        options: ClockOptions,
+        advanced: Advanced,
+    ) -> io::Result<(Arc<Timekeeper>, Keeper)> {
+        let ahead_ms = floor.time().0.saturating_sub(wall.read().wall.0);
+        let patience_ms = (options.bound_ahead + options.skew_max).as_millis() as u64;
+        if ahead_ms > 0 && ahead_ms <= patience_ms {
+            wall.pause(Duration::from_millis(ahead_ms));
+        }
+        let mut clock = Clock::new(floor, options);
+        let reading = wall.read();
+        clock.close(reading);
+        if let Some(bound) = clock.bound_due(reading) {
+            file.write(bound, synced_to, false)?;
+            clock.extend_bound(bound);
+        }
+        let state =
+            State { clock, in_flight: None, renewal: Renewal::Idle, synced_to, closing: false };
+        let timekeeper = Arc::new(Timekeeper {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            wall,
+            options,
+            advanced,
+        });
+        let keeper = Keeper { file, timekeeper: Arc::clone(&timekeeper) };
+        Ok((timekeeper, keeper))
+    }
+
+    /// Begins a group of appends: from here on the frontier stays below its stamps.
+    pub(crate) fn begin(&self) {
+        let mut state = self.state.lock();
+        assert!(state.in_flight.is_none(), "one group is on its way at a time");
+        let promised = state.clock.close(self.wall.read());
+        state.in_flight = Some(promised.next());
+    }
+
+    /// The next stamp of the group. Blocks while the bound is being renewed.
+    pub(crate) fn stamp(&self) -> Result<Hlc, TimeError> {
+        let mut state = self.state.lock();
+        assert!(state.in_flight.is_some(), "a stamp belongs to a group");
+        loop {
+            let reading = self.wall.read();
+            match state.clock.now(reading) {
+                Ok(stamp) => {
+                    if state.clock.bound_due(reading).is_some() {
+                        self.want_renewal(&mut state);
+                    }
+                    return Ok(stamp);
+                }
+                Err(ClockError::BoundReached { .. }) => {
+                    if let Renewal::Failed(why) = &state.renewal {
+                        let why = why.clone();
+                        self.want_renewal(&mut state);
+                        return Err(TimeError::Bound(why));
+                    }
+                    self.want_renewal(&mut state);
+                    self.changed.wait(&mut state);
+                }
+                Err(ClockError::Fenced(fence)) => return Err(TimeError::Fenced(fence)),
+                Err(ClockError::PeerAhead { .. }) => unreachable!("now() hears no peer"),
+            }
+        }
+    }
+
+    /// Ends the group: its appends are visible, or will never be.
+    pub(crate) fn end(&self, synced_to: u64) {
+        let mut state = self.state.lock();
+        state.in_flight = None;
+        state.synced_to = synced_to;
+        drop(state);
+        (self.advanced)();
+    }
+
+    fn want_renewal(&self, state: &mut State) {
+        if state.renewal != Renewal::Wanted {
+            state.renewal = Renewal::Wanted;
+            self.changed.notify_all();
+        }
+    }
+
+    /// The frontier: every event that will ever appear has a stamp above it. Moves the clock (a
+    /// closed promise), and asks for a later bound if that is what holds it back.
+    pub fn frontier(&self) -> Hlc {
+        let mut state = self.state.lock();
+        let reading = self.wall.read();
+        let promised = state.clock.close(reading);
+        if state.clock.bound_due(reading).is_some() {
+            self.want_renewal(&mut state);
+        }
+        match state.in_flight {
+            Some(first) => first.previous().min(promised),
+            None => promised,
+        }
+    }
+
+    /// How long until the wall clock alone could close `cut`; zero if it has passed it.
+    pub fn until(&self, cut: Cut) -> Duration {
+        let target = cut.bound().next().time().0;
+        Duration::from_millis(target.saturating_sub(self.wall.read().wall.0))
+    }
+
+    /// The wall clock's reading.
+    pub fn wall_now(&self) -> hlc::SysTime {
+        self.wall.read().wall
+    }
+
+    /// Steady time, for measuring.
+    pub fn steady_now(&self) -> Duration {
+        self.wall.read().steady
+    }
+
+    /// The largest skew that this clock accepts.
+    pub fn skew_max(&self) -> Duration {
+        self.options.skew_max
+    }
+
+    /// Why no stamps are issued, if so.
+    pub fn fence(&self) -> Option<Fence> {
+        let mut state = self.state.lock();
+        state.clock.close(self.wall.read());
+        state.clock.fence()
+    }
+
+    /// An operator says that the wall clock is right.
+    pub fn confirm(&self) {
+        self.state.lock().clock.confirm(self.wall.read());
+        (self.advanced)();
+    }
+
+    /// Counter overflows, and stamps of peers refused.
+    pub fn counts(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.clock.carries(), state.clock.peers_refused())
+    }
+}
+
+/// Renews the bound, on a thread of its own.
+pub(crate) struct Keeper {
+    file: BoundFile,
+    timekeeper: Arc<Timekeeper>,
+}
+
+impl Keeper {
+    /// Runs until [`Timekeeper::close`], then writes that the store was closed.
+    pub(crate) fn run(mut self) {
+        loop {
+            let timekeeper = Arc::clone(&self.timekeeper);
+            let mut state = timekeeper.state.lock();
+            while state.renewal != Renewal::Wanted && !state.closing {
+                timekeeper.changed.wait(&mut state);
+            }
+            if state.closing {
+                let (bound, synced_to) = (state.clock.last().next(), state.synced_to);
+                drop(state);
+                // The bound in force may lie ahead of every stamp; a clean end takes it back, so
+                // that the next start need not wait. It is the one fall that is safe: nothing at or
+                // above the new bound was given out, and nothing will be.
+                self.file.newest.bound = self.file.newest.bound.min(bound);
+                if let Err(error) = self.file.write(bound, synced_to, true) {
+                    tracing::warn!(%error, "the bound file was not closed; the next start waits a second");
+                }
+                return;
+            }
+            let due = state.clock.bound_due(timekeeper.wall.read());
+            let synced_to = state.synced_to;
+            let Some(bound) = due else {
+                state.renewal = Renewal::Idle;
+                timekeeper.changed.notify_all();
+                continue;
+            };
+            drop(state);
+            let written = self.file.write(bound, synced_to, false);
+            let mut state = timekeeper.state.lock();
+            match written {
+                Ok(()) => {
+                    state.clock.extend_bound(bound);
+                    state.renewal = Renewal::Idle;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the clock's bound cannot be written");
+                    state.renewal = Renewal::Failed(error.to_string());
+                }
+            }
+            drop(state);
+            timekeeper.changed.notify_all();
+            (timekeeper.advanced)();
+        }
+    }
+}
+
+impl Timekeeper {
+    /// No more stamps will be asked for.
+    pub(crate) fn close(&self) {
+        self.state.lock().closing = true;
+        self.changed.notify_all();
+    }
+}
