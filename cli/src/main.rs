@@ -1,2 +1,30 @@
 //! The one binary, `freezeframe`.
-fn main() {}
+//!
+//! It knows the command line: what can be asked for, and how an answer looks on a terminal, in a pipe
+//! and to a script. It does not know how a server does anything: every command but `serve` is a client
+//! of a running one.
+//!
+//! Exit codes: 0 done, 1 it did not work, 2 the command line does not read. A reader that closes the
+//! pipe early has what it wanted: that is 0.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod args;
+mod commands;
+mod moments;
+mod output;
+mod reading;
+mod table;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    match commands::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => output::report(&error),
+    }
+}

@@ -1,1 +1,43 @@
-//! client
+//! Our own client library: Kafka's wire, and the questions about the past that Kafka has no words for.
+//!
+//! It knows how to find the server that leads a partition, to agree on versions, and to move batches
+//! of records as they are, in bytes. It does not know what is in a batch (`kafka-records` does), nor
+//! how anything looks on a terminal. Against a stock Kafka everything works but [`history`], which
+//! says that the server is not Freezeframe.
+//!
+//! What holds true of it: every wait ends, and no announced length is believed before the bytes came.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), client::ClientError> {
+//! use client::{Client, FetchOptions, Options};
+//!
+//! let mut client = Client::connect("127.0.0.1:9092", Options::default()).await?;
+//! let fetched = client.fetch("orders", &[(0, 0)], &FetchOptions::default()).await?;
+//! println!("{} bytes", fetched[0].batches.len());
+//! # Ok(())
+//! # }
+//! ```
+mod api;
+mod bootstrap;
+mod cluster;
+mod connection;
+mod error;
+mod fetch;
+mod frame;
+mod groups;
+pub mod history;
+mod offsets;
+mod partitioner;
+mod produce;
+mod topics;
+
+pub use cluster::{Client, Options};
+pub use error::ClientError;
+pub use fetch::{FetchOptions, Fetched};
+pub use frame::FRAME_BYTES_MAX;
+pub use groups::{Committed, Group, GroupDescription, Member};
+pub use kafka_protocol::ResponseError;
+pub use offsets::OffsetAt;
+pub use partitioner::partition_of_key;
+pub use produce::{Acks, Placed};
+pub use topics::{Config, NewTopic, Partition, Topic};

@@ -1,1 +1,26 @@
-//! compat-kafka
+//! Kafka's face: frames, APIs, groups, over the engine.
+//!
+//! This crate knows Kafka's wire format and its rules. It knows no files and no disks; every read of
+//! the past goes through `engine::seek`. No type of `kafka-protocol` leaves it.
+//!
+//! A request's way: [`conn`] takes a frame off the socket, [`routes`] finds its API and version,
+//! checks that its counts can be true ([`guard`]), decodes it, and a file of [`apis`] serves it.
+mod answer;
+mod apis;
+mod conn;
+mod core;
+mod error_code;
+mod extension;
+mod format;
+mod guard;
+mod group_log;
+pub mod groups;
+mod metrics;
+mod moments;
+mod routes;
+mod trim;
+
+pub use crate::core::{Address, Kafka, KafkaOptions};
+pub use conn::serve;
+pub use format::KafkaFormat;
+pub use metrics::Metrics;

@@ -1,1 +1,30 @@
-//! engine
+//! Topics, partitions, committed offsets, and reading all of them as of a moment.
+//!
+//! This crate knows what a topic is and what a read of the past promises. It knows no wire format:
+//! what it must know of the bytes in a batch, it asks of a [`Format`].
+//!
+//! The one temporal read path is [`seek`]: every face of the service that reads the past enters
+//! there.
+mod append;
+mod config;
+mod cut;
+mod engine;
+mod error;
+mod groups;
+mod namespace;
+mod producers;
+pub mod seek;
+
+pub use append::{Batch, Format, ProducerNote, TimeRange};
+pub use config::{ConfigError, TopicConfig, TopicDefaults, topic_config_keys};
+pub use cut::{CutAnswer, CutPartition};
+pub use engine::{Engine, EngineOptions, Watch};
+pub use error::EngineError;
+pub use groups::{Committed, GroupOffset};
+pub use namespace::event::{Event, OffsetCommit};
+pub use namespace::{Partition, Topic, TopicId, check_topic_name};
+pub use seek::{Found, SeekError, TopicView, View, When};
+
+pub use storage::{Durability, Head, Offset, Payload, Piece, PieceData};
+pub use storage::journal::Segment;
+pub use storage::log::Watcher;

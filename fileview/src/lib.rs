@@ -1,1 +1,20 @@
-//! fileview
+//! A log seen as files: what a path names, and what the contents look like.
+//!
+//! It knows the grammar `TOPIC/PARTITION@MOMENT`, and how batches of records become bytes for a
+//! reader: as they are, one value a line, or one JSON object a record. It does no I/O, and does not
+//! know where batches come from: a server's socket, or its disk.
+//!
+//! A cut by system time is a prefix of a partition, and asking for it is up to whoever fetches. A cut
+//! by user time is in general no prefix; what is rendered here is the exact set ([`Selection`]).
+mod base64;
+mod jsonl;
+mod name;
+mod path;
+mod render;
+mod selection;
+
+pub use jsonl::{LineError, RecordLine};
+pub use name::{NameError, PARTITION_MAX, TOPIC_NAME_BYTES_MAX, check_topic};
+pub use path::{PathError, ViewPath};
+pub use render::{Format, RenderError, Rendered, Renderer};
+pub use selection::Selection;

@@ -31,6 +31,9 @@ pub struct Applied {
     pub stamp: Hlc,
 }
 
+/// A key, the stamp of one of its versions, and the value that it has from there on.
+pub type Version = (Vec<u8>, Hlc, Vec<u8>);
+
 /// Versions of values, by key and stamp.
 pub struct Catalog {
     db: sled::Db,
@@ -177,7 +180,7 @@ impl Catalog {
         &self,
         prefix: &[u8],
         cut: Cut,
-    ) -> Result<Vec<(Vec<u8>, Hlc, Vec<u8>)>, CatalogError> {
+    ) -> Result<Vec<Version>, CatalogError> {
         let mut found: Vec<(Vec<u8>, Hlc, Option<Vec<u8>>)> = Vec::new();
         for item in self.db.scan_prefix(prefix) {
             let (key, stored) = item.map_err(|error| self.fail(error))?;

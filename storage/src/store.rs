@@ -242,6 +242,9 @@ struct Shared<S: Stage> {
     stats: Stats,
 }
 
+/// Gives the log of an id.
+pub type LogSource = Arc<dyn Fn(LogId) -> Arc<Log> + Send + Sync>;
+
 /// Logs over one journal.
 pub struct Store<S: Stage> {
     shared: Arc<Shared<S>>,
@@ -344,6 +347,12 @@ impl<S: Stage> Store<S> {
     /// The log `id`; empty if nothing was ever appended to it.
     pub fn log(&self, id: LogId) -> Arc<Log> {
         self.shared.log(id)
+    }
+
+    /// [`Store::log`], for a thread that does not hold the store.
+    pub fn log_source(&self) -> LogSource {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move |id| shared.log(id))
     }
 
     /// The clock, and the frontier.
@@ -488,12 +497,13 @@ impl<S: Stage> Writer<S> {
         while let Some(group) = self.gather() {
             self.serve(group);
         }
-        if let Err(error) = self.journal.sync() {
+        // After a failed sync the next one says that all is well, and it is not.
+        if self.stopped().is_none()
+            && let Err(error) = self.journal.sync()
+        {
             tracing::error!(error = describe(&error), "the journal was not synced at the end");
         }
-        self.timekeeper.begin();
-        self.timekeeper.end(self.journal.synced_to());
-        self.timekeeper.close();
+        self.timekeeper.close(self.journal.synced_to());
         std::mem::forget(abort);
     }
 
@@ -517,7 +527,16 @@ impl<S: Stage> Writer<S> {
         Some(group)
     }
 
+    fn stopped(&self) -> Option<Arc<str>> {
+        self.shared.queue.state.lock().stopped.clone()
+    }
+
     fn serve(&mut self, group: Vec<Request<S>>) {
+        // What was queued before the store stopped is not written after it.
+        if let Some(why) = self.stopped() {
+            let error = AppendError::Stopped(why);
+            return complete(group.into_iter().map(|request| fail(request, &error)).collect());
+        }
         let durable = self.durability == Durability::Synced
             && group.iter().any(|request| request.durability == Durability::Synced);
         let room: u64 = group
@@ -543,9 +562,14 @@ impl<S: Stage> Writer<S> {
         if !laid.is_empty()
             && let Err(error) = self.journal.write(durable)
         {
+            // A group that is broken off may be found at the next start: its stamps must never be
+            // closed by a promise, so the frontier stays below them for the rest of this life.
+            let is_gone = matches!(error, WriteError::Refused(_));
             let error = self.failed(error);
             self.stage.rollback();
-            self.timekeeper.end(self.journal.synced_to());
+            if is_gone {
+                self.timekeeper.end(self.journal.synced_to());
+            }
             for result in done.iter_mut().flat_map(|(_, results)| results) {
                 if result.is_ok() {
                     *result = Err(error.clone());

@@ -296,6 +296,12 @@ impl Timekeeper {
         (self.advanced)();
     }
 
+    /// Whether a later bound was asked for and is not on stable storage yet. A simulation waits for
+    /// this to end before it goes on, so that its runs replay.
+    pub fn is_renewing(&self) -> bool {
+        self.state.lock().renewal == Renewal::Wanted
+    }
+
     /// Counter overflows, and stamps of peers refused.
     pub fn counts(&self) -> (u64, u64) {
         let state = self.state.lock();
@@ -358,9 +364,12 @@ impl Keeper {
 }
 
 impl Timekeeper {
-    /// No more stamps will be asked for.
-    pub(crate) fn close(&self) {
-        self.state.lock().closing = true;
+    /// No more stamps will be asked for, and no more promises given.
+    pub(crate) fn close(&self, synced_to: u64) {
+        let mut state = self.state.lock();
+        state.closing = true;
+        state.synced_to = synced_to;
+        drop(state);
         self.changed.notify_all();
     }
 }

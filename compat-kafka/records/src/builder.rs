@@ -72,6 +72,22 @@ impl BatchBuilder {
         value: Option<&[u8]>,
         headers: &[(&str, Option<&[u8]>)],
     ) -> &mut BatchBuilder {
+        let headers = headers.iter().map(|(name, value)| (name.as_bytes(), *value));
+        self.raw_record(timestamp, key, value, headers)
+    }
+
+    /// Adds a record whose headers have names of any bytes, as some clients write them.
+    ///
+    /// # Panics
+    ///
+    /// As [`BatchBuilder::record`].
+    pub fn raw_record<'a>(
+        &mut self,
+        timestamp: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: impl ExactSizeIterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+    ) -> &mut BatchBuilder {
         if self.record_count == 0 {
             (self.base_timestamp, self.max_timestamp) = (timestamp, timestamp);
         }
@@ -85,8 +101,8 @@ impl BatchBuilder {
         put_nullable(&mut self.record, value);
         put_varint(&mut self.record, headers.len() as i64);
         for (key, value) in headers {
-            put_nullable(&mut self.record, Some(key.as_bytes()));
-            put_nullable(&mut self.record, *value);
+            put_nullable(&mut self.record, Some(key));
+            put_nullable(&mut self.record, value);
         }
         assert!(i32::try_from(self.record.len()).is_ok(), "a record must not exceed 2 GiB");
         put_varint(&mut self.body, self.record.len() as i64);

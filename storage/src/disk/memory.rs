@@ -3,7 +3,7 @@
 //! Until a file is synced its writes are pending, and a crash keeps any of them, in any order, torn
 //! at any sector: that is what a real disk may do. Names behave likewise until they are synced.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ pub enum Fault {
 struct State {
     names: BTreeMap<String, u64>,
     names_synced: BTreeMap<String, u64>,
-    files: HashMap<u64, Content>,
+    /// Ordered, so that the choices of a crash replay from their seed.
+    files: BTreeMap<u64, Content>,
     next_file: u64,
     operations: u64,
     crash_at: Option<u64>,
@@ -101,7 +102,7 @@ impl MemoryDisk {
                 };
             }
         }
-        let mut files = HashMap::new();
+        let mut files = BTreeMap::new();
         for (id, content) in &state.files {
             let bytes = content.after_crash(&mut choose);
             files.insert(*id, Content { synced: bytes.clone(), seen: bytes, pending: Vec::new() });
@@ -115,13 +116,27 @@ impl MemoryDisk {
         })))
     }
 
+    /// What the next process finds when only the process died: all that was written, and what was
+    /// not synced is still not.
+    pub fn after_kill(&self) -> MemoryDisk {
+        let state = self.0.lock();
+        MemoryDisk(Arc::new(Mutex::new(State {
+            names: state.names.clone(),
+            names_synced: state.names_synced.clone(),
+            files: state.files.clone(),
+            next_file: state.next_file,
+            ..State::default()
+        })))
+    }
+
     /// Flips bits of a stored byte, as a failing medium does.
     pub fn rot(&self, name: &str, position: usize, mask: u8) {
         let mut state = self.0.lock();
         let id = state.names[name];
         let content = state.files.get_mut(&id).expect("a name has its file");
+        content.sync();
         content.seen[position] ^= mask;
-        content.synced = content.seen.clone();
+        content.synced[position] ^= mask;
     }
 
     /// The bytes of a file, as a reader sees them.
@@ -142,10 +157,10 @@ impl Content {
                     }
                 }
                 Pending::Write { position, bytes: written } => {
-                    for (index, sector) in written.chunks(SECTOR).enumerate() {
-                        // Torn writes: each sector on its own, and mostly all or nothing.
+                    for (at, sector) in sectors(*position, written) {
+                        // Torn writes: each sector on its own.
                         if choose(4) != 0 {
-                            put(&mut bytes, position + index * SECTOR, sector);
+                            put(&mut bytes, at, sector);
                         }
                     }
                 }
@@ -153,6 +168,28 @@ impl Content {
         }
         bytes
     }
+
+    /// Only what is pending becomes stable: what a failed sync forgot stays forgotten, although
+    /// readers still see it.
+    fn sync(&mut self) {
+        for pending in std::mem::take(&mut self.pending) {
+            match pending {
+                Pending::Truncate { length } => self.synced.resize(length, 0),
+                Pending::Write { position, bytes } => put(&mut self.synced, position, &bytes),
+            }
+        }
+    }
+}
+
+/// A write, cut where the sectors of the disk end: those are written whole or not at all.
+fn sectors(position: usize, mut written: &[u8]) -> Vec<(usize, &[u8])> {
+    let (mut sectors, mut at) = (Vec::new(), position);
+    while !written.is_empty() {
+        let (sector, rest) = written.split_at((SECTOR - at % SECTOR).min(written.len()));
+        sectors.push((at, sector));
+        (at, written) = (at + sector.len(), rest);
+    }
+    sectors
 }
 
 fn put(bytes: &mut Vec<u8>, position: usize, written: &[u8]) {
@@ -291,8 +328,7 @@ impl DiskFile for MemoryFile {
             }
         }
         let content = state.files.get_mut(&self.id).expect("an open file stays");
-        content.synced = content.seen.clone();
-        content.pending.clear();
+        content.sync();
         Ok(())
     }
 

@@ -315,21 +315,17 @@ pub fn recover(
 fn cut_off(disk: &dyn Disk, walked: Walked) -> Result<Recovered, RecoverError> {
     let Walked { mut segments, headless, end, last, bad, limit } = walked;
     let torn_bytes = if bad.is_some() { limit.saturating_sub(end) } else { 0 };
-    let mut removed = false;
     // A segment whose header is torn was being created when the machine stopped: nothing is in it.
     for name in headless {
         disk.remove(&name)?;
-        removed = true;
     }
     while segments.last().is_some_and(|segment| segment.start > end) {
         if let Some(segment) = segments.pop() {
             disk.remove(&segment.name)?;
-            removed = true;
         }
     }
-    if removed {
-        disk.sync_names()?;
-    }
+    // Always: the life before may have ended between creating a file and syncing its name.
+    disk.sync_names()?;
     if let Some(segment) = segments.last() {
         // Always: what was found readable may still be only in the page cache of the life before,
         // and zeros written ahead are cut off with the rest.

@@ -1,0 +1,102 @@
+//! The command line, from its top.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{cat, completions, consume, cut, groups, ls, produce, topics};
+
+/// A log that stock Kafka clients use unchanged, and whose past can be read.
+#[derive(Debug, Parser)]
+#[command(
+    name = "freezeframe",
+    version,
+    after_help = "\
+Examples:
+  freezeframe topics create orders --partitions 3
+  echo hello | freezeframe produce orders
+  freezeframe cat orders
+  freezeframe cat 'orders@5 minutes ago'
+  freezeframe cut --at now --json
+
+Moments, wherever --at or @ takes one:
+  s1795252948259                     system time: what the server had accepted before it
+  s2026-11-21T09:00:00Z              the same, spelled as a date
+  u1795252948259                     user time: what says of itself that it happened before it
+  u1795252948259@s1795252948259      the same, as known at a system time
+  s1795252940000..s1795252948259     a window: what happened between the two
+  '5 minutes ago', 'yesterday 14:00', '10:30'
+                                     resolved once, and printed as an absolute moment"
+)]
+pub(crate) struct Cli {
+    /// Where the server is: HOST:PORT, or several with commas between.
+    #[arg(
+        long,
+        global = true,
+        env = "FREEZEFRAME_BOOTSTRAP",
+        default_value = "127.0.0.1:9092",
+        value_name = "HOST:PORT"
+    )]
+    pub(crate) bootstrap: String,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Every command. Each has a module of its name in `commands/`, with its arguments and its `run`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List, create, delete and describe topics, now or as of a moment.
+    Topics(topics::Args),
+    /// Send the lines of standard input to a topic.
+    Produce(produce::Args),
+    /// Print records of a topic as they come, or those of a stretch of its past.
+    Consume(consume::Args),
+    /// List topics, or the partitions of one.
+    Ls(ls::Args),
+    /// Print the contents of a topic or partition, as of now or of a moment.
+    Cat(cat::Args),
+    /// Say where every partition ends at one moment.
+    Cut(cut::Args),
+    /// List and describe consumer groups, now or as of a moment.
+    Groups(groups::Args),
+    /// Print a completion script for a shell.
+    Completions(completions::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_coherent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_examples_in_its_help() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn what_does_not_read_is_a_usage_error() {
+        for line in [
+            "cat ../etc/passwd",
+            "cat a@nonsense",
+            "cat",
+            "cut",
+            "cut --at soon",
+            "consume a --at s5 --follow",
+            "produce a/b",
+            "topics create a --config novalue",
+            "ls a//0",
+        ] {
+            let words = std::iter::once("freezeframe").chain(line.split(' '));
+            let error = Cli::try_parse_from(words).map(|_| ()).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! `freezeframe consume`: records of a topic, all partitions side by side.
+
+use std::time::{Duration, Instant};
+
+use client::{Client, ClientError};
+use fileview::Format;
+
+use super::Server;
+use crate::moments::{At, TypedPath};
+use crate::output::{Output, UsageError};
+use crate::reading::{Reader, Source};
+
+/// For how long a server that went away is waited for.
+const RETURN_PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
+
+/// Arguments of `consume`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without options it prints new records as they come, until Ctrl-C. With
+--from-beginning it prints what is there and ends; with --follow too, it goes on
+with what comes. With --at it prints what was there at a moment, or happened in
+a window, and ends. No group is joined and no offset is committed.
+
+Examples:
+  freezeframe consume orders
+  freezeframe consume orders --from-beginning
+  freezeframe consume orders --from-beginning --follow -n 100 --format jsonl
+  freezeframe consume orders --at '10 minutes ago..5 minutes ago'
+  freezeframe consume orders/3 --from-beginning | head")]
+pub(crate) struct Args {
+    /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted
+    #[arg(value_parser = TypedPath::parse, value_name = "TOPIC")]
+    path: TypedPath,
+    /// Start at the oldest record, not at the end.
+    #[arg(long, conflicts_with = "at")]
+    from_beginning: bool,
+    /// What was there at a moment, or happened in a window.
+    #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<At>,
+    /// Go on with what comes.
+    #[arg(long, short = 'F', conflicts_with = "at")]
+    follow: bool,
+    /// End after this many records.
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    count: Option<u64>,
+    /// How a record looks.
+    #[arg(long, short, value_enum, default_value = "values")]
+    format: RecordFormat,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RecordFormat {
+    /// Each value and a newline.
+    Values,
+    /// One JSON object a record and line; `produce --json` reads it.
+    Jsonl,
+}
+
+/// Prints them.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    let path = args.path.with_at(args.at)?;
+    if path.at.is_some() && (args.follow || args.from_beginning) {
+        let message =
+            "the past has a beginning and an end: leave --from-beginning and --follow out";
+        return Err(UsageError(message.to_owned()).into());
+    }
+    let mut client = server.connect().await?;
+    let source = Source::find(&mut client, &path).await?;
+    let mut bounds = source.bounds(&mut client, &path).await?;
+    let starts_at_end = path.at.is_none() && !args.from_beginning;
+    let follows = args.follow || starts_at_end;
+    for (_, offsets) in &mut bounds {
+        if starts_at_end {
+            offsets.start = offsets.end;
+        }
+        if follows {
+            offsets.end = i64::MAX;
+        }
+    }
+    let format = match args.format {
+        RecordFormat::Values => Format::Values,
+        RecordFormat::Jsonl => Format::Jsonl,
+    };
+    let reader = source.reader(&bounds, format)?;
+    let count = args.count.unwrap_or(u64::MAX);
+    tokio::select! {
+        printed = print(&mut client, reader, count, follows) => printed,
+        // What was read is printed: the output is written out after every step.
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+async fn print(
+    client: &mut Client,
+    mut reader: Reader,
+    mut left: u64,
+    follows: bool,
+) -> anyhow::Result<()> {
+    let mut output = Output::lock();
+    let mut out = Vec::new();
+    let mut gone_since = None;
+    while left > 0 && !reader.is_done() {
+        let read = reader.step(client, left, &mut out).await;
+        output.bytes(&out)?;
+        output.flush()?;
+        out.clear();
+        match read {
+            Ok(records) => {
+                left -= records;
+                gone_since = None;
+            }
+            Err(error) if follows && may_return(&error, &mut gone_since) => {
+                tokio::time::sleep(PAUSE_BETWEEN_ATTEMPTS).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether to wait for a server that went away. Says so the first time.
+fn may_return(error: &anyhow::Error, gone_since: &mut Option<Instant>) -> bool {
+    let is_gone =
+        error.downcast_ref::<ClientError>().is_some_and(ClientError::is_about_the_connection);
+    if is_gone && gone_since.is_none() {
+        eprintln!("{error}; waiting for it to come back");
+    }
+    is_gone && gone_since.get_or_insert_with(Instant::now).elapsed() < RETURN_PATIENCE
+}

@@ -1,0 +1,89 @@
+//! `freezeframe cut`: one moment across all partitions.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use client::history::When;
+
+use super::Server;
+use crate::moments::{At, described};
+use crate::output::Output;
+use crate::table::Table;
+
+/// Arguments of `cut`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A cut says for every partition which offsets had been accepted before the
+moment. Its hash is the same whenever the same moment is asked for again.
+
+Examples:
+  freezeframe cut --at now
+  freezeframe cut --at '5 minutes ago' --topic orders --topic payments
+  freezeframe cut --at s1795252948259 --json
+  freezeframe cut --at now --when frontier      as far as the server can answer at once")]
+pub(crate) struct Args {
+    /// The moment.
+    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: At,
+    /// Only this topic. May be given more than once.
+    #[arg(long, value_name = "TOPIC", value_parser = super::topics::parse_topic)]
+    topic: Vec<String>,
+    /// What to do about a moment that is not yet final.
+    #[arg(long, value_enum, default_value = "wait")]
+    when: WhenArg,
+    /// How long the server may wait, in milliseconds.
+    #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=600_000))]
+    patience_ms: u64,
+    /// One line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum WhenArg {
+    /// Wait until it is.
+    Wait,
+    /// Fail, and say how far the server can answer.
+    Refuse,
+    /// Answer for as far as the server can.
+    Frontier,
+}
+
+/// Asks for the cut and prints it.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    args.at.announce();
+    let mut client = server.connect().await?;
+    let when = match args.when {
+        WhenArg::Wait => When::Wait,
+        WhenArg::Refuse => When::Refuse,
+        WhenArg::Frontier => When::Frontier,
+    };
+    let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
+    let moment = args.at.moment();
+    let patience = Duration::from_millis(args.patience_ms);
+    let cut = client
+        .cut(&moment, topics, when, patience)
+        .await
+        .with_context(|| format!("cut at {moment}"))?;
+    let mut output = Output::lock();
+    if args.json {
+        output.json(&cut)?;
+        return Ok(output.flush()?);
+    }
+    let mut table = Table::new(&["topic", "partition", "start", "end"]);
+    for part in &cut.partitions {
+        table.row([
+            part.topic.clone(),
+            part.partition.to_string(),
+            part.start.to_string(),
+            part.end.to_string(),
+        ]);
+    }
+    output.table(&table)?;
+    output.flush()?;
+    let at = cut.at.parse().map_or_else(|_| cut.at.clone(), |ask| described(&ask));
+    let durable = if cut.durable { "on stable storage" } else { "not yet on stable storage" };
+    eprintln!("at {at}\nfrontier {}, clocks within {} ms, {durable}", cut.frontier, cut.skew_ms);
+    eprintln!("hash {}", cut.hash);
+    Ok(())
+}

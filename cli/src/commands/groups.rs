@@ -1,0 +1,307 @@
+//! `freezeframe groups`: consumer groups and what they have committed.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use client::history::GroupThen;
+use client::{Client, ClientError, Committed, GroupDescription, OffsetAt};
+use serde::Serialize;
+
+use super::Server;
+use super::topics::stamp_date;
+use crate::moments::At;
+use crate::output::Output;
+use crate::table::Table;
+
+/// Arguments of `groups`.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  freezeframe groups
+  freezeframe groups describe billing
+  freezeframe groups describe billing --at '1 hour ago'   what it had committed then"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<GroupsCommand>,
+    #[command(flatten)]
+    list: List,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum GroupsCommand {
+    /// List groups (also without a subcommand).
+    #[command(after_help = "\
+Examples:
+  freezeframe groups list --json
+  freezeframe groups list --at '1 hour ago'")]
+    List(List),
+    /// Show what a group has committed, how far behind it is, and who reads.
+    #[command(after_help = "\
+Examples:
+  freezeframe groups describe billing
+  freezeframe groups describe billing --at s1795252948259 --json")]
+    Describe(Describe),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// The groups that had committed something at a moment.
+    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<At>,
+    /// One JSON object a group and line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Describe {
+    /// The group.
+    group: String,
+    /// What it had committed at a moment.
+    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<At>,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does what was asked about groups.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    match args.command.unwrap_or(GroupsCommand::List(args.list)) {
+        GroupsCommand::List(List { at: None, json }) => {
+            list_now(&mut server.connect().await?, json).await
+        }
+        GroupsCommand::List(List { at: Some(at), json }) => {
+            at.announce();
+            list_then(&mut server.connect().await?, &at, json).await
+        }
+        GroupsCommand::Describe(Describe { group, at: None, json }) => {
+            describe_now(&mut server.connect().await?, &group, json).await
+        }
+        GroupsCommand::Describe(Describe { group, at: Some(at), json }) => {
+            at.announce();
+            describe_then(&mut server.connect().await?, &group, &at, json).await
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    group: &'a str,
+    state: &'a str,
+    kind: &'a str,
+    protocol: &'a str,
+}
+
+async fn list_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
+    let groups = client.groups().await?;
+    let mut output = Output::lock();
+    let mut table = Table::new(&["group", "state", "kind", "protocol"]);
+    for group in groups {
+        if json {
+            output.json(&Listed {
+                group: &group.group,
+                state: &group.state,
+                kind: &group.kind,
+                protocol: &group.protocol,
+            })?;
+        } else {
+            table.row([group.group, group.state, group.kind, group.protocol]);
+        }
+    }
+    if !json {
+        output.table(&table)?;
+    }
+    Ok(output.flush()?)
+}
+
+async fn list_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result<()> {
+    let then = client.offsets_at(Some(&at.moment()), None).await?;
+    let mut output = Output::lock();
+    let mut table = Table::new(&["group", "partitions"]);
+    for group in then.groups {
+        if json {
+            output.json(&group)?;
+        } else {
+            table.row([group.group, group.offsets.len().to_string()]);
+        }
+    }
+    if !json {
+        output.table(&table)?;
+    }
+    Ok(output.flush()?)
+}
+
+/// One partition, as a group stands to it.
+#[derive(Serialize)]
+struct Reads {
+    topic: String,
+    partition: i32,
+    committed: Option<i64>,
+    end: Option<i64>,
+    lag: Option<i64>,
+    member: Option<String>,
+    host: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Described<'a> {
+    group: &'a str,
+    state: &'a str,
+    assignor: &'a str,
+    members: usize,
+    partitions: &'a [Reads],
+}
+
+async fn describe_now(client: &mut Client, group: &str, json: bool) -> anyhow::Result<()> {
+    let described = client.describe_group(group).await?;
+    let committed = client.committed(group).await?;
+    let mut reads = reads(&described, committed);
+    fill_ends(client, &mut reads).await?;
+    let mut output = Output::lock();
+    if json {
+        output.json(&Described {
+            group,
+            state: &described.state,
+            assignor: &described.assignor,
+            members: described.members.len(),
+            partitions: &reads,
+        })?;
+        return Ok(output.flush()?);
+    }
+    let mut table =
+        Table::new(&["topic", "partition", "committed", "end", "lag", "member", "host"]);
+    let number = |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    for part in reads {
+        table.row([
+            part.topic,
+            part.partition.to_string(),
+            number(part.committed),
+            number(part.end),
+            number(part.lag),
+            part.member.unwrap_or_else(|| "-".to_owned()),
+            part.host.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    output.table(&table)?;
+    output.flush()?;
+    eprintln!("{group}: {}, {} members", described.state, described.members.len());
+    Ok(())
+}
+
+/// What was committed and what is being read, by topic and partition.
+fn reads(described: &GroupDescription, committed: Vec<Committed>) -> Vec<Reads> {
+    let empty = |topic: &str, partition: i32| Reads {
+        topic: topic.to_owned(),
+        partition,
+        committed: None,
+        end: None,
+        lag: None,
+        member: None,
+        host: None,
+    };
+    let mut reads: BTreeMap<(String, i32), Reads> = BTreeMap::new();
+    for offset in committed {
+        let key = (offset.topic.clone(), offset.partition);
+        let entry = reads.entry(key).or_insert_with(|| empty(&offset.topic, offset.partition));
+        entry.committed = Some(offset.offset);
+    }
+    for member in &described.members {
+        for (topic, partitions) in &member.reads {
+            for partition in partitions {
+                let key = (topic.clone(), *partition);
+                let entry = reads.entry(key).or_insert_with(|| empty(topic, *partition));
+                entry.member = Some(member.client_id.clone());
+                entry.host = Some(member.host.clone());
+            }
+        }
+    }
+    reads.into_values().collect()
+}
+
+/// Looks up where the partitions end. A topic may be gone while its offsets are still kept.
+async fn fill_ends(client: &mut Client, reads: &mut [Reads]) -> anyhow::Result<()> {
+    for of_topic in reads.chunk_by_mut(|a, b| a.topic == b.topic) {
+        let topic = of_topic[0].topic.clone();
+        let partitions: Vec<_> = of_topic.iter().map(|read| read.partition).collect();
+        let ends = match client.offsets(&topic, &partitions, OffsetAt::Latest).await {
+            Err(ClientError::UnknownTopic(_) | ClientError::UnknownPartition { .. }) => continue,
+            ends => ends?,
+        };
+        for read in of_topic {
+            read.end = ends.get(&read.partition).copied().flatten();
+            read.lag = read.end.zip(read.committed).map(|(end, at)| (end - at).max(0));
+        }
+    }
+    Ok(())
+}
+
+async fn describe_then(
+    client: &mut Client,
+    group: &str,
+    at: &At,
+    json: bool,
+) -> anyhow::Result<()> {
+    let then = client.offsets_at(Some(&at.moment()), Some(group)).await?;
+    let found = then
+        .groups
+        .iter()
+        .find(|found| found.group == group)
+        .with_context(|| format!("group {group} had committed nothing at {}", at.ask))?;
+    let mut output = Output::lock();
+    if json {
+        output.json(found)?;
+    } else {
+        output.table(&committed_then(found))?;
+    }
+    Ok(output.flush()?)
+}
+
+fn committed_then(group: &GroupThen) -> Table {
+    let mut table = Table::new(&["topic", "partition", "committed", "when"]);
+    for offset in &group.offsets {
+        table.row([
+            offset.topic.clone(),
+            offset.partition.to_string(),
+            offset.offset.to_string(),
+            stamp_date(offset.committed),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use client::Member;
+
+    use super::*;
+
+    #[test]
+    fn a_partition_is_listed_once_whether_committed_or_read_or_both() {
+        let member = Member {
+            id: "m-1".to_owned(),
+            client_id: "m".to_owned(),
+            host: "/h".to_owned(),
+            reads: BTreeMap::from([("a".to_owned(), vec![0, 1])]),
+        };
+        let described = GroupDescription {
+            group: "g".to_owned(),
+            state: "Stable".to_owned(),
+            assignor: "range".to_owned(),
+            members: vec![member],
+        };
+        let committed = |partition| Committed {
+            topic: "a".to_owned(),
+            partition,
+            offset: 5,
+            metadata: String::new(),
+        };
+        let reads = reads(&described, vec![committed(1), committed(2)]);
+        let shown: Vec<_> =
+            reads.iter().map(|r| (r.partition, r.committed, r.member.is_some())).collect();
+        assert_eq!(shown, [(0, None, true), (1, Some(5), true), (2, Some(5), false)]);
+    }
+}

@@ -1,0 +1,56 @@
+//! The commands: one module each, with its arguments and its `run`.
+
+use anyhow::Context;
+use client::{Client, Options};
+
+use crate::args::{Cli, Command};
+
+pub(crate) mod cat;
+pub(crate) mod completions;
+pub(crate) mod consume;
+pub(crate) mod cut;
+pub(crate) mod groups;
+pub(crate) mod ls;
+pub(crate) mod produce;
+pub(crate) mod topics;
+
+/// Runs what the command line asks for.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
+    let server = Server { bootstrap: cli.bootstrap };
+    match cli.command {
+        Command::Completions(args) => completions::run(&args),
+        Command::Topics(args) => as_client(topics::run(args, &server)),
+        Command::Produce(args) => as_client(produce::run(args, &server)),
+        Command::Consume(args) => as_client(consume::run(args, &server)),
+        Command::Ls(args) => as_client(ls::run(args, &server)),
+        Command::Cat(args) => as_client(cat::run(args, &server)),
+        Command::Cut(args) => as_client(cut::run(args, &server)),
+        Command::Groups(args) => as_client(groups::run(args, &server)),
+    }
+}
+
+/// What every client command has around it. A server sets these up in its own way.
+fn as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(command)
+}
+
+/// Where the server is.
+pub(crate) struct Server {
+    bootstrap: String,
+}
+
+impl Server {
+    /// Connects to it.
+    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
+        Ok(Client::connect(&self.bootstrap, Options::default()).await?)
+    }
+}

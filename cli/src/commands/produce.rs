@@ -1,0 +1,399 @@
+//! `freezeframe produce`: lines of standard input become records.
+//!
+//! A thread of its own reads the lines; it may stand still for ever at a terminal. Whatever has
+//! arrived goes out as soon as nothing more is waiting, so a slow pipe is not held up for a full batch.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use client::{Acks, Client, partition_of_key};
+use fileview::RecordLine;
+use hlc::{OsClock, WallClock};
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use kafka_records::{BatchBuilder, Codec};
+use tokio::sync::mpsc;
+
+use super::Server;
+
+/// What a server accepts as one batch by default is 1 MiB and a little.
+const BATCH_BYTES_MAX: usize = 900 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
+const CHUNKS_AHEAD: usize = 8;
+const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// Arguments of `produce`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each line of standard input is the value of one record. A record with a key goes
+where Kafka's own producer would put it; records without a key are spread over
+the partitions, batch by batch.
+
+Examples:
+  echo hello | freezeframe produce orders
+  freezeframe produce orders --key-separator : < orders.txt
+  freezeframe produce orders --compression zstd --acks 1 < large.txt
+  freezeframe cat orders --format jsonl | freezeframe produce copy --json
+  printf '%s\\n' '{\"key\":\"k\",\"value\":null}' | freezeframe produce orders --json")]
+pub(crate) struct Args {
+    /// The topic.
+    #[arg(value_parser = super::topics::parse_topic)]
+    topic: String,
+    /// A line is KEY, this separator, and the value. \t is a tab.
+    #[arg(long, value_name = "SEPARATOR", value_parser = parse_separator, conflicts_with = "json")]
+    key_separator: Option<String>,
+    /// A line is a JSON object, as `cat --format jsonl` prints it: key, value, headers, timestamp and
+    /// partition are kept, topic and offset are not. Only the value is required.
+    #[arg(long)]
+    json: bool,
+    /// When a record counts as written.
+    #[arg(long, value_enum, default_value = "all")]
+    acks: AcksArg,
+    /// How batches are packed.
+    #[arg(long, value_enum, default_value = "none")]
+    compression: CodecArg,
+    /// Put every record into this partition.
+    #[arg(long, short, value_parser = clap::value_parser!(i32).range(0..))]
+    partition: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum AcksArg {
+    /// Once it was sent; failures go unnoticed.
+    #[value(name = "0")]
+    None,
+    /// Once the leader has it.
+    #[value(name = "1")]
+    Leader,
+    /// Once every replica in sync has it.
+    #[value(name = "all", alias = "-1")]
+    All,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum CodecArg {
+    None,
+    Gzip,
+    Snappy,
+    Lz4,
+    Zstd,
+}
+
+fn parse_separator(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("a separator is not empty".to_owned()),
+        text => Ok(text.replace("\\t", "\t")),
+    }
+}
+
+/// Sends what comes on standard input.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    let mut client = server.connect().await?;
+    let partitions = client.topic(&args.topic).await?.partitions.len();
+    let partitions = i32::try_from(partitions).context("count partitions")?;
+    let mut producer = Producer::new(&args, partitions)?;
+    let mut chunks = read_input();
+    let progress = progress();
+    let outcome = producer.send_all(&mut client, &mut chunks, &progress).await;
+    progress.finish_and_clear();
+    eprintln!("{}", producer.summary(args.acks));
+    outcome
+}
+
+/// A bar, if the input has an end and somebody is watching.
+fn progress() -> ProgressBar {
+    let Some(bytes) = input_bytes().filter(|_| console_is_watched()) else {
+        return ProgressBar::hidden();
+    };
+    let style =
+        ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+            .expect("the template is a constant that parses");
+    ProgressBar::new(bytes).with_style(style)
+}
+
+fn console_is_watched() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stderr())
+}
+
+/// How many bytes are still to come, if standard input is a file.
+fn input_bytes() -> Option<u64> {
+    let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    Some(metadata.len().saturating_sub(file.stream_position().ok()?))
+}
+
+type Lines = Vec<Vec<u8>>;
+
+/// Reads standard input in a thread, and hands over lines as they come.
+fn read_input() -> mpsc::Receiver<std::io::Result<Lines>> {
+    let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
+    std::thread::spawn(move || {
+        let mut input = BufReader::with_capacity(CHUNK_BYTES, std::io::stdin());
+        loop {
+            let chunk = read_chunk(&mut input);
+            let is_last = !matches!(&chunk, Ok(lines) if !lines.is_empty());
+            if matches!(&chunk, Ok(lines) if lines.is_empty()) {
+                return;
+            }
+            if sender.blocking_send(chunk).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Lines, for as long as reading one more would not wait. None at the end.
+fn read_chunk(input: &mut BufReader<impl Read>) -> std::io::Result<Lines> {
+    let (mut lines, mut bytes) = (Lines::new(), 0);
+    while bytes < CHUNK_BYTES {
+        let mut line = Vec::new();
+        let limit = LINE_BYTES_MAX as u64 + 1;
+        if input.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        if line.len() > LINE_BYTES_MAX {
+            let message = format!("a line is longer than {LINE_BYTES_MAX} bytes");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
+        }
+        bytes += line.len();
+        line.pop_if(|last| *last == b'\n');
+        lines.push(line);
+        if !input.buffer().contains(&b'\n') {
+            break;
+        }
+    }
+    Ok(lines)
+}
+
+/// Collects records into batches and sends them.
+struct Producer {
+    topic: String,
+    spelling: Spelling,
+    acks: Acks,
+    codec: Codec,
+    /// How many partitions there are.
+    partitions: i32,
+    fixed: Option<i32>,
+    /// Where records without a key go until the next request.
+    sticky: i32,
+    pending: BTreeMap<i32, BatchBuilder>,
+    line: u64,
+    records_sent: u64,
+    bytes_sent: u64,
+    started: Instant,
+}
+
+/// How a line spells a record.
+enum Spelling {
+    Value,
+    KeyAndValue(String),
+    Json,
+}
+
+impl Producer {
+    fn new(args: &Args, partitions: i32) -> anyhow::Result<Producer> {
+        if partitions == 0 {
+            bail!("topic {} has no partitions", args.topic);
+        }
+        if let Some(partition) = args.partition.filter(|partition| *partition >= partitions) {
+            bail!("topic {} has {partitions} partitions, and none is {partition}", args.topic);
+        }
+        let spelling = match (&args.key_separator, args.json) {
+            (Some(separator), _) => Spelling::KeyAndValue(separator.clone()),
+            (None, true) => Spelling::Json,
+            (None, false) => Spelling::Value,
+        };
+        Ok(Producer {
+            topic: args.topic.clone(),
+            spelling,
+            acks: match args.acks {
+                AcksArg::None => Acks::None,
+                AcksArg::Leader => Acks::Leader,
+                AcksArg::All => Acks::All,
+            },
+            codec: match args.compression {
+                CodecArg::None => Codec::None,
+                CodecArg::Gzip => Codec::Gzip,
+                CodecArg::Snappy => Codec::Snappy,
+                CodecArg::Lz4 => Codec::Lz4,
+                CodecArg::Zstd => Codec::Zstd,
+            },
+            partitions,
+            fixed: args.partition,
+            // So that many short runs do not all fill the first partition.
+            sticky: (OsClock.read().wall.0 % partitions.cast_unsigned() as u64) as i32,
+            pending: BTreeMap::new(),
+            line: 0,
+            records_sent: 0,
+            bytes_sent: 0,
+            started: Instant::now(),
+        })
+    }
+
+    async fn send_all(
+        &mut self,
+        client: &mut Client,
+        chunks: &mut mpsc::Receiver<std::io::Result<Lines>>,
+        progress: &ProgressBar,
+    ) -> anyhow::Result<()> {
+        while let Some(chunk) = chunks.recv().await {
+            for line in chunk.context("read standard input")? {
+                self.line += 1;
+                let record = match self.read(&line) {
+                    Ok(record) => record,
+                    Err(error) => {
+                        // What came before the bad line is sent, so that the count says where to go on.
+                        self.send(client).await?;
+                        return Err(error.context(format!("line {}", self.line)));
+                    }
+                };
+                self.add(client, &record).await?;
+                progress.inc(line.len() as u64 + 1);
+            }
+            if chunks.is_empty() {
+                self.send(client).await?;
+            }
+        }
+        self.send(client).await
+    }
+
+    fn read(&self, line: &[u8]) -> anyhow::Result<RecordLine> {
+        let plain = |key: Option<&[u8]>, value: &[u8]| RecordLine {
+            partition: None,
+            timestamp: None,
+            key: key.map(bytes::Bytes::copy_from_slice),
+            value: Some(bytes::Bytes::copy_from_slice(value)),
+            headers: Vec::new(),
+        };
+        let record = match &self.spelling {
+            Spelling::Value => plain(None, line),
+            Spelling::KeyAndValue(separator) => {
+                let (key, value) = split(line, separator.as_bytes())
+                    .with_context(|| format!("it has no separator {separator:?}"))?;
+                plain(Some(key), value)
+            }
+            Spelling::Json => RecordLine::parse(line)?,
+        };
+        if let Some(partition) = record.partition.filter(|partition| *partition >= self.partitions)
+            && self.fixed.is_none()
+        {
+            bail!(
+                "it was in partition {partition}, and {} has {} partitions; put all into one with --partition",
+                self.topic,
+                self.partitions
+            );
+        }
+        Ok(record)
+    }
+
+    /// The partition that a record goes to.
+    fn partition_of(&self, record: &RecordLine) -> i32 {
+        let by_key = || record.key.as_ref().map(|key| partition_of_key(key, self.partitions));
+        self.fixed.or(record.partition).or_else(by_key).unwrap_or(self.sticky)
+    }
+
+    async fn add(&mut self, client: &mut Client, record: &RecordLine) -> anyhow::Result<()> {
+        let partition = self.partition_of(record);
+        let bytes = record_bytes(record);
+        let is_full = |batch: &BatchBuilder| batch.uncompressed_bytes() + bytes > BATCH_BYTES_MAX;
+        if self.pending.get(&partition).is_some_and(is_full) {
+            self.send(client).await?;
+        }
+        let now = || i64::try_from(OsClock.read().wall.0).unwrap_or(i64::MAX / 2);
+        let headers: Vec<_> =
+            record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
+        // After a request records without a key may belong elsewhere.
+        self.pending
+            .entry(self.partition_of(record))
+            .or_insert_with(|| BatchBuilder::new(self.codec))
+            .record(
+                record.timestamp.unwrap_or_else(now),
+                record.key.as_deref(),
+                record.value.as_deref(),
+                &headers,
+            );
+        Ok(())
+    }
+
+    /// Sends what is pending, and waits until it counts as written.
+    async fn send(&mut self, client: &mut Client) -> anyhow::Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let records: usize = pending.values().map(BatchBuilder::record_count).sum();
+        let bytes: usize = pending.values().map(BatchBuilder::uncompressed_bytes).sum();
+        let batches = pending.iter().map(|(partition, batch)| (*partition, batch.build()));
+        client.produce(&self.topic, self.acks, batches.collect()).await?;
+        self.records_sent += records as u64;
+        self.bytes_sent += bytes as u64;
+        self.sticky = (self.sticky + 1) % self.partitions;
+        Ok(())
+    }
+
+    fn summary(&self, acks: AcksArg) -> String {
+        let took = self.started.elapsed().max(Duration::from_millis(1)).as_secs_f64();
+        let each_second = |count: u64| (count as f64 / took) as u64;
+        let verb = if matches!(acks, AcksArg::None) { "sent" } else { "written" };
+        let noun = if self.records_sent == 1 { "record" } else { "records" };
+        format!(
+            "{} {noun} {verb}, {} in {took:.3} s ({}/s, {}/s)",
+            HumanCount(self.records_sent),
+            HumanBytes(self.bytes_sent),
+            HumanCount(each_second(self.records_sent)),
+            HumanBytes(each_second(self.bytes_sent)),
+        )
+    }
+}
+
+/// About what a record takes in a batch.
+fn record_bytes(record: &RecordLine) -> usize {
+    let length = |bytes: &Option<bytes::Bytes>| bytes.as_ref().map_or(0, |bytes| bytes.len());
+    let headers = record.headers.iter().map(|(name, value)| name.len() + length(value) + 10);
+    length(&record.key) + length(&record.value) + headers.sum::<usize>() + 40
+}
+
+/// Splits at the first separator.
+fn split<'a>(line: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let at = line.windows(separator.len()).position(|window| window == separator)?;
+    Some((&line[..at], &line[at + separator.len()..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(input: &str) -> Vec<String> {
+        let mut input = BufReader::with_capacity(8, input.as_bytes());
+        let mut all = Vec::new();
+        loop {
+            let chunk = read_chunk(&mut input).unwrap();
+            if chunk.is_empty() {
+                return all;
+            }
+            all.extend(chunk.into_iter().map(|line| String::from_utf8(line).unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_line_is_what_stands_before_its_newline_and_the_last_needs_none() {
+        assert_eq!(
+            lines("a\nbb\n\nlonger than the buffer\r\nend"),
+            ["a", "bb", "", "longer than the buffer\r", "end"]
+        );
+        assert_eq!(lines(""), [""; 0]);
+        assert_eq!(lines("\n"), [""]);
+    }
+
+    #[test]
+    fn a_line_splits_at_its_first_separator() {
+        assert_eq!(split(b"k::v::w", b"::"), Some((&b"k"[..], &b"v::w"[..])));
+        assert_eq!(split(b"::v", b"::"), Some((&b""[..], &b"v"[..])));
+        assert_eq!(split(b"kv", b"::"), None);
+        assert_eq!(split(b":", b"::"), None);
+    }
+}

@@ -1,0 +1,287 @@
+//! `freezeframe topics`: what there is, and what there was.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use client::history::{Stamp, TopicThen};
+use client::{Client, NewTopic};
+use serde::Serialize;
+
+use super::Server;
+use crate::moments::{At, date};
+use crate::output::Output;
+use crate::table::Table;
+
+/// Arguments of `topics`.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  freezeframe topics
+  freezeframe topics --at 'yesterday 14:00'     also those that were deleted since
+  freezeframe topics create orders --partitions 3 --config retention.ms=-1
+  freezeframe topics describe orders
+  freezeframe topics delete orders"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<TopicsCommand>,
+    #[command(flatten)]
+    list: List,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum TopicsCommand {
+    /// List topics (also without a subcommand).
+    #[command(after_help = "\
+Examples:
+  freezeframe topics list --json
+  freezeframe topics list --at '1 hour ago'")]
+    List(List),
+    /// Make a topic.
+    #[command(after_help = "\
+Examples:
+  freezeframe topics create orders
+  freezeframe topics create orders --partitions 3 --config retention.ms=86400000")]
+    Create(Create),
+    /// End topics. Their past stays readable for as long as it is kept.
+    #[command(after_help = "\
+Examples:
+  freezeframe topics delete orders payments")]
+    Delete(Delete),
+    /// Show the partitions and settings of a topic.
+    #[command(after_help = "\
+Examples:
+  freezeframe topics describe orders
+  freezeframe topics describe orders --at '1 hour ago' --json")]
+    Describe(Describe),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// The topics that existed at a moment.
+    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<At>,
+    /// Also topics of the server's own workings.
+    #[arg(long)]
+    internal: bool,
+    /// One JSON object a topic and line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// Its name.
+    #[arg(value_parser = parse_topic)]
+    topic: String,
+    /// How many partitions; the server's default if not said.
+    #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
+    partitions: Option<i32>,
+    /// On how many servers; the server's default if not said.
+    #[arg(long, value_parser = clap::value_parser!(i16).range(1..))]
+    replication_factor: Option<i16>,
+    /// A setting. May be given more than once.
+    #[arg(long, value_parser = parse_config, value_name = "NAME=VALUE")]
+    config: Vec<(String, String)>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Delete {
+    /// The topics.
+    #[arg(required = true, value_parser = parse_topic)]
+    topics: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Describe {
+    /// The topic.
+    #[arg(value_parser = parse_topic)]
+    topic: String,
+    /// As it was at a moment.
+    #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<At>,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads a topic's name.
+pub(crate) fn parse_topic(text: &str) -> Result<String, fileview::NameError> {
+    fileview::check_topic(text).map(|()| text.to_owned())
+}
+
+fn parse_config(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("a setting is NAME=VALUE".to_owned()),
+    }
+}
+
+/// Does what was asked about topics.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    match args.command.unwrap_or(TopicsCommand::List(args.list)) {
+        TopicsCommand::List(List { at: Some(at), json, .. }) => {
+            at.announce();
+            list_then(&mut server.connect().await?, &at, json).await
+        }
+        TopicsCommand::List(args) => list_now(&mut server.connect().await?, &args).await,
+        TopicsCommand::Create(args) => create(&mut server.connect().await?, args).await,
+        TopicsCommand::Delete(args) => delete(&mut server.connect().await?, &args).await,
+        TopicsCommand::Describe(Describe { topic, at: Some(at), json }) => {
+            at.announce();
+            describe_then(&mut server.connect().await?, &topic, &at, json).await
+        }
+        TopicsCommand::Describe(args) => describe_now(&mut server.connect().await?, &args).await,
+    }
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    id: &'a str,
+    partitions: usize,
+}
+
+async fn list_now(client: &mut Client, args: &List) -> anyhow::Result<()> {
+    let topics = client.topics().await?;
+    let mut output = Output::lock();
+    let mut table = Table::new(&["topic", "partitions"]);
+    for topic in topics.iter().filter(|topic| args.internal || !topic.is_internal) {
+        let partitions = topic.partitions.len();
+        if args.json {
+            output.json(&Listed { name: &topic.name, id: &topic.id, partitions })?;
+        } else {
+            table.row([topic.name.clone(), partitions.to_string()]);
+        }
+    }
+    if !args.json {
+        output.table(&table)?;
+    }
+    Ok(output.flush()?)
+}
+
+async fn list_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result<()> {
+    let then = client.topics_at(Some(&at.moment())).await?;
+    let mut output = Output::lock();
+    let mut table = Table::new(&["topic", "partitions", "created", "deleted since"]);
+    for topic in &then.topics {
+        if json {
+            output.json(topic)?;
+        } else {
+            let deleted = topic.deleted.map(stamp_date).unwrap_or_default();
+            let partitions = topic.partitions.to_string();
+            table.row([topic.name.clone(), partitions, stamp_date(topic.created), deleted]);
+        }
+    }
+    if !json {
+        output.table(&table)?;
+    }
+    Ok(output.flush()?)
+}
+
+/// When a stamp was given.
+pub(crate) fn stamp_date(stamp: Stamp) -> String {
+    date(stamp.0.time())
+}
+
+async fn create(client: &mut Client, args: Create) -> anyhow::Result<()> {
+    let topic = NewTopic {
+        name: args.topic,
+        partitions: args.partitions,
+        replication_factor: args.replication_factor,
+        configs: args.config.into_iter().collect(),
+    };
+    client.create_topic(&topic).await?;
+    eprintln!("created {}", topic.name);
+    Ok(())
+}
+
+async fn delete(client: &mut Client, args: &Delete) -> anyhow::Result<()> {
+    for topic in &args.topics {
+        client.delete_topic(topic).await?;
+        eprintln!("deleted {topic}");
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Described<'a> {
+    name: &'a str,
+    id: &'a str,
+    partitions: Vec<DescribedPartition<'a>>,
+    configs: BTreeMap<&'a str, Option<&'a str>>,
+}
+
+#[derive(Serialize)]
+struct DescribedPartition<'a> {
+    partition: i32,
+    leader: Option<i32>,
+    replicas: &'a [i32],
+    in_sync: &'a [i32],
+}
+
+async fn describe_now(client: &mut Client, args: &Describe) -> anyhow::Result<()> {
+    let topic = client.topic(&args.topic).await?;
+    let configs = client.topic_configs(&args.topic).await?;
+    let mut output = Output::lock();
+    if args.json {
+        let partitions = topic.partitions.iter().map(|part| DescribedPartition {
+            partition: part.partition,
+            leader: part.leader,
+            replicas: &part.replicas,
+            in_sync: &part.in_sync,
+        });
+        output.json(&Described {
+            name: &topic.name,
+            id: &topic.id,
+            partitions: partitions.collect(),
+            configs: configs.iter().map(|c| (c.name.as_str(), c.value.as_deref())).collect(),
+        })?;
+        return Ok(output.flush()?);
+    }
+    let mut table = Table::new(&["partition", "leader", "replicas", "in sync"]);
+    let ids = |ids: &[i32]| ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",");
+    for part in &topic.partitions {
+        let leader = part.leader.map_or_else(|| "none".to_owned(), |leader| leader.to_string());
+        table.row([part.partition.to_string(), leader, ids(&part.replicas), ids(&part.in_sync)]);
+    }
+    output.table(&table)?;
+    output.flush()?;
+    eprintln!("{}, id {}", topic.name, topic.id);
+    for config in configs.iter().filter(|config| config.is_own) {
+        eprintln!("  {}={}", config.name, config.value.as_deref().unwrap_or("(secret)"));
+    }
+    Ok(())
+}
+
+async fn describe_then(client: &mut Client, name: &str, at: &At, json: bool) -> anyhow::Result<()> {
+    let then = client.topics_at(Some(&at.moment())).await?;
+    let topic = then
+        .topics
+        .iter()
+        .find(|topic| topic.name == name)
+        .with_context(|| format!("there was no topic {name} at {}", at.ask))?;
+    let mut output = Output::lock();
+    if json {
+        output.json(topic)?;
+    } else {
+        output.table(&description_then(topic))?;
+    }
+    Ok(output.flush()?)
+}
+
+fn description_then(topic: &TopicThen) -> Table {
+    let mut table = Table::new(&["what", "value"]);
+    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    row("name", topic.name.clone());
+    row("id", topic.id.clone());
+    row("partitions", topic.partitions.to_string());
+    row("created", stamp_date(topic.created));
+    row("deleted since", topic.deleted.map(stamp_date).unwrap_or_default());
+    for (name, value) in &topic.configs {
+        row(name, value.clone());
+    }
+    table
+}

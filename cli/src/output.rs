@@ -1,0 +1,97 @@
+//! What goes out, and how a run ends.
+//!
+//! Standard output is locked once and buffered. A reader that closes the pipe ends the run quietly.
+
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::table::Table;
+
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Standard output.
+pub(crate) struct Output {
+    writer: BufWriter<StdoutLock<'static>>,
+    is_terminal: bool,
+}
+
+impl Output {
+    /// Takes standard output for the rest of the run.
+    pub(crate) fn lock() -> Output {
+        let stdout = io::stdout();
+        let is_terminal = stdout.is_terminal();
+        Output { writer: BufWriter::with_capacity(BUFFER_BYTES, stdout.lock()), is_terminal }
+    }
+
+    /// Writes bytes as they are.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.writer.write_all(bytes)
+    }
+
+    /// Writes one JSON document and a newline.
+    pub(crate) fn json(&mut self, document: &impl Serialize) -> anyhow::Result<()> {
+        serde_json::to_writer(&mut self.writer, document).map_err(io::Error::from)?;
+        Ok(self.writer.write_all(b"\n")?)
+    }
+
+    /// Writes a table: with frames on a terminal, as lines with tabs in a pipe.
+    pub(crate) fn table(&mut self, table: &Table) -> io::Result<()> {
+        let text =
+            if self.is_terminal { table.framed(colours(&io::stdout())) } else { table.plain() };
+        self.writer.write_all(text.as_bytes())
+    }
+
+    /// Writes out what is buffered.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// Whether to use colours on a stream: on a terminal, unless NO_COLOR is set to something.
+pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Options that read one by one and make no sense together.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// Says why the run failed, and gives its exit code.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if is_closed_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    let label = if colours(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
+    // A closed standard error leaves nobody to tell.
+    let _ = writeln!(io::stderr(), "{label} {error:#}");
+    if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_pipe_is_no_failure_and_other_errors_are() {
+        let closed: anyhow::Error = io::Error::from(io::ErrorKind::BrokenPipe).into();
+        assert!(is_closed_pipe(&closed));
+        assert!(is_closed_pipe(&closed.context("write the answer")));
+        assert!(!is_closed_pipe(&io::Error::from(io::ErrorKind::NotFound).into()));
+        assert!(!is_closed_pipe(&anyhow::anyhow!("broken pipe")));
+    }
+}

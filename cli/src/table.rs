@@ -1,0 +1,99 @@
+//! Rows of an answer: framed for people, with tabs for programs.
+
+use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, presets};
+
+/// The narrowest terminal that cells are broken for.
+const WIDTH_MIN: u16 = 60;
+
+/// Rows under headings.
+#[derive(Debug)]
+pub(crate) struct Table {
+    headings: &'static [&'static str],
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// No rows yet.
+    pub(crate) fn new(headings: &'static [&'static str]) -> Table {
+        Table { headings, rows: Vec::new() }
+    }
+
+    /// Adds a row: one cell for each heading.
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(N, self.headings.len(), "a cell for each heading");
+        self.rows.push(cells.into());
+    }
+
+    /// One line a row, tabs between the cells, no headings. A tab or newline inside a cell would
+    /// break that, and becomes a space.
+    pub(crate) fn plain(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells: Vec<_> =
+                row.iter().map(|cell| cell.replace(['\t', '\n', '\r'], " ")).collect();
+            text.push_str(&cells.join("\t"));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// For a terminal. Numbers stand to the right.
+    pub(crate) fn framed(&self, colours: bool) -> String {
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::UTF8_BORDERS_ONLY);
+        // Some terminals say that they are 0 wide: better too long a line than a column of letters.
+        if table.width().is_some_and(|width| width >= WIDTH_MIN) {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+        } else {
+            table.set_content_arrangement(ContentArrangement::Disabled);
+        }
+        if colours {
+            table.enforce_styling();
+        }
+        table.set_header(self.headings.iter().map(|heading| {
+            let cell = Cell::new(heading);
+            if colours { cell.add_attribute(Attribute::Bold) } else { cell }
+        }));
+        for row in &self.rows {
+            table.add_row(row.iter().map(|cell| {
+                let is_number = !cell.is_empty() && cell.bytes().all(|byte| byte.is_ascii_digit());
+                let shown: String =
+                    cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+                let side = if is_number { CellAlignment::Right } else { CellAlignment::Left };
+                Cell::new(shown).set_alignment(side)
+            }));
+        }
+        format!("{table}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(&["topic", "end"]);
+        table.row(["a".to_owned(), "17".to_owned()]);
+        table.row(["b\tc\nd".to_owned(), "3".to_owned()]);
+        table
+    }
+
+    #[test]
+    fn in_a_pipe_a_row_is_a_line_and_a_cell_never_breaks_it() {
+        assert_eq!(table().plain(), "a\t17\nb c d\t3\n");
+    }
+
+    #[test]
+    fn on_a_terminal_there_are_headings_and_no_control_characters_get_through() {
+        let mut table = table();
+        table.row(["\x1b[31mred".to_owned(), "0".to_owned()]);
+        let text = table.framed(false);
+        assert!(text.contains("topic") && text.contains("17"), "{text}");
+        assert!(!text.contains('\x1b'), "{text}");
+    }
+
+    #[test]
+    fn colours_are_used_only_when_asked_for() {
+        assert!(table().framed(true).contains('\x1b'));
+    }
+}

@@ -1,0 +1,63 @@
+//! The one table of APIs and the versions of each that we speak.
+//!
+//! Fetch and Produce stop below 13, where topics lose their names on the wire: a moment topic is asked
+//! for by name. Metadata starts at 4, below which asking for a topic may create it.
+
+use kafka_protocol::messages::*;
+use kafka_protocol::protocol::{Request, VersionRange};
+
+/// A request that this library sends.
+pub(crate) trait Api: Request {
+    /// Its name, for people.
+    const NAME: &'static str;
+    /// The versions that we speak.
+    const OURS: VersionRange;
+}
+
+macro_rules! apis {
+    ($($request:ty, $name:literal, $min:literal..=$max:literal;)*) => {$(
+        impl Api for $request {
+            const NAME: &'static str = $name;
+            const OURS: VersionRange = VersionRange { min: $min, max: $max };
+        }
+    )*};
+}
+
+apis! {
+    ProduceRequest, "Produce", 3..=9;
+    FetchRequest, "Fetch", 4..=12;
+    ListOffsetsRequest, "ListOffsets", 1..=7;
+    MetadataRequest, "Metadata", 4..=12;
+    OffsetFetchRequest, "OffsetFetch", 2..=7;
+    FindCoordinatorRequest, "FindCoordinator", 0..=3;
+    DescribeGroupsRequest, "DescribeGroups", 0..=6;
+    ListGroupsRequest, "ListGroups", 0..=5;
+    CreateTopicsRequest, "CreateTopics", 2..=7;
+    DeleteTopicsRequest, "DeleteTopics", 1..=5;
+    DescribeConfigsRequest, "DescribeConfigs", 1..=4;
+    DescribeLogDirsRequest, "DescribeLogDirs", 1..=4;
+    ConsumerGroupDescribeRequest, "ConsumerGroupDescribe", 0..=1;
+}
+
+/// The highest version known to both, if there is one.
+pub(crate) fn agreed(ours: VersionRange, theirs: Option<&VersionRange>) -> Option<i16> {
+    let both = ours.intersect(theirs?);
+    (!both.is_empty()).then_some(both.max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(min: i16, max: i16) -> VersionRange {
+        VersionRange { min, max }
+    }
+
+    #[test]
+    fn the_highest_version_that_both_know_is_agreed_on() {
+        assert_eq!(agreed(range(4, 12), Some(&range(0, 18))), Some(12));
+        assert_eq!(agreed(range(4, 12), Some(&range(0, 7))), Some(7));
+        assert_eq!(agreed(range(4, 12), Some(&range(13, 18))), None);
+        assert_eq!(agreed(range(4, 12), None), None);
+    }
+}

@@ -1,0 +1,297 @@
+//! The client: which server to ask, over which connection, and when to ask again.
+//!
+//! A request is repeated only when the server refused it with an error that says "not here" or "not
+//! yet". After a broken connection nothing is repeated: whether the server acted is not known, and a
+//! batch produced twice is worse than an error.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::{
+    FindCoordinatorRequest, MetadataRequest, MetadataResponse, TopicName,
+    metadata_request::MetadataRequestTopic,
+};
+use kafka_protocol::protocol::StrBytes;
+
+use crate::api::Api;
+use crate::connection::Connection;
+use crate::{ClientError, bootstrap};
+
+const PAUSE_BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the server's logs call us.
+    pub client_id: String,
+    /// How long a connection may take to come about.
+    pub connect_patience: Duration,
+    /// How long an answer may take, beyond what the request itself allows the server to wait.
+    pub answer_patience: Duration,
+    /// For how long a request that the server refuses for the moment is repeated.
+    pub retry_patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            client_id: "freezeframe".to_owned(),
+            connect_patience: Duration::from_secs(5),
+            answer_patience: Duration::from_secs(30),
+            retry_patience: Duration::from_secs(15),
+        }
+    }
+}
+
+/// A client of one server, or of the servers of one cluster.
+pub struct Client {
+    bootstrap: Vec<String>,
+    pub(crate) options: Options,
+    connections: HashMap<String, Connection>,
+    brokers: BTreeMap<i32, String>,
+    controller: Option<i32>,
+    leaders: HashMap<String, BTreeMap<i32, i32>>,
+}
+
+impl Client {
+    /// Connects to the first of `HOST:PORT[,HOST:PORT…]` that answers.
+    ///
+    /// # Errors
+    /// None of them does; the error is that of the last.
+    pub async fn connect(bootstrap: &str, options: Options) -> Result<Client, ClientError> {
+        let mut client = Client {
+            bootstrap: bootstrap::addresses(bootstrap)?,
+            options,
+            connections: HashMap::new(),
+            brokers: BTreeMap::new(),
+            controller: None,
+            leaders: HashMap::new(),
+        };
+        client.any().await?;
+        Ok(client)
+    }
+
+    /// The address of a server that we have a connection to, made if there is none.
+    pub(crate) async fn any(&mut self) -> Result<String, ClientError> {
+        if let Some(address) = self.connections.keys().min() {
+            return Ok(address.clone());
+        }
+        let mut last = None;
+        for address in self.bootstrap.clone() {
+            match Connection::open(&address, &self.options).await {
+                Ok(connection) => {
+                    self.connections.insert(address.clone(), connection);
+                    return Ok(address);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("an address list that was parsed is not empty"))
+    }
+
+    pub(crate) async fn any_call<R: Api>(
+        &mut self,
+        request: &R,
+    ) -> Result<R::Response, ClientError> {
+        let address = self.any().await?;
+        self.call(&address, request, Duration::ZERO).await
+    }
+
+    /// Asks the server at `address`, which may take `server_wait` before it begins to answer.
+    pub(crate) async fn call<R: Api>(
+        &mut self,
+        address: &str,
+        request: &R,
+        server_wait: Duration,
+    ) -> Result<R::Response, ClientError> {
+        let mut connection = self.take(address).await?;
+        let answer = connection.call(request, self.options.answer_patience + server_wait).await;
+        self.keep(address, connection, answer)
+    }
+
+    pub(crate) async fn tell<R: Api>(
+        &mut self,
+        address: &str,
+        request: &R,
+    ) -> Result<(), ClientError> {
+        let mut connection = self.take(address).await?;
+        let told = connection.tell(request, self.options.answer_patience).await;
+        self.keep(address, connection, told)
+    }
+
+    pub(crate) async fn ask(
+        &mut self,
+        api_key: i16,
+        document: &[u8],
+        server_wait: Duration,
+    ) -> Result<bytes::Bytes, ClientError> {
+        let address = self.any().await?;
+        let mut connection = self.take(&address).await?;
+        let patience = self.options.answer_patience + server_wait;
+        let answer = connection.ask(api_key, document, patience).await;
+        self.keep(&address, connection, answer)
+    }
+
+    async fn take(&mut self, address: &str) -> Result<Connection, ClientError> {
+        match self.connections.remove(address) {
+            Some(connection) => Ok(connection),
+            None => Connection::open(address, &self.options).await,
+        }
+    }
+
+    /// A connection is used again only if its answer came whole and in time.
+    fn keep<T>(
+        &mut self,
+        address: &str,
+        connection: Connection,
+        answer: Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        if matches!(answer, Ok(_) | Err(ClientError::Unsupported { .. })) {
+            self.connections.insert(address.to_owned(), connection);
+        }
+        answer
+    }
+
+    /// Repeats `attempt` while the server refuses it for the moment; what we know about leaders is
+    /// asked for anew in between.
+    pub(crate) async fn persist<T>(
+        &mut self,
+        mut attempt: impl AsyncFnMut(&mut Client) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let give_up = Instant::now() + self.options.retry_patience;
+        loop {
+            match attempt(self).await {
+                Err(error) if error.may_pass() && Instant::now() < give_up => {
+                    tracing::debug!(%error, "asking again");
+                    self.leaders.clear();
+                    self.controller = None;
+                    tokio::time::sleep(PAUSE_BETWEEN_ATTEMPTS).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Asks about the named topics, or about all. It never creates one.
+    pub(crate) async fn metadata(
+        &mut self,
+        topics: Option<&[&str]>,
+    ) -> Result<MetadataResponse, ClientError> {
+        let named =
+            |topic: &&str| MetadataRequestTopic::default().with_name(Some(topic_name(topic)));
+        let request = MetadataRequest::default()
+            .with_topics(topics.map(|topics| topics.iter().map(named).collect()))
+            .with_allow_auto_topic_creation(false);
+        let answer = self.any_call(&request).await?;
+        self.brokers = answer
+            .brokers
+            .iter()
+            .map(|broker| (broker.node_id.0, address_of(&broker.host, broker.port)))
+            .collect();
+        self.controller = Some(answer.controller_id.0).filter(|id| *id >= 0);
+        for topic in &answer.topics {
+            let Some(name) = &topic.name else { continue };
+            let leaders = topic
+                .partitions
+                .iter()
+                .map(|partition| (partition.partition_index, partition.leader_id.0))
+                .collect();
+            self.leaders.insert(name.to_string(), leaders);
+        }
+        Ok(answer)
+    }
+
+    /// The addresses of all servers of the cluster.
+    pub(crate) async fn all(&mut self) -> Result<Vec<String>, ClientError> {
+        self.metadata(Some(&[])).await?;
+        Ok(self.brokers.values().cloned().collect())
+    }
+
+    /// The server to send changes of topics to.
+    pub(crate) async fn controller(&mut self) -> Result<String, ClientError> {
+        if self.controller.is_none() {
+            self.metadata(Some(&[])).await?;
+        }
+        match self.controller.and_then(|id| self.brokers.get(&id)) {
+            Some(address) => Ok(address.clone()),
+            None => self.any().await,
+        }
+    }
+
+    /// Groups partitions by the server that leads them.
+    pub(crate) async fn by_leader<T>(
+        &mut self,
+        topic: &str,
+        partitions: impl IntoIterator<Item = (i32, T)>,
+    ) -> Result<BTreeMap<String, Vec<(i32, T)>>, ClientError> {
+        if self.leaders.get(topic).is_none_or(BTreeMap::is_empty) {
+            let answer = self.metadata(Some(&[topic])).await?;
+            let code = answer.topics.first().map_or(0, |topic| topic.error_code);
+            topic_error(topic, "find topic", code, None)?;
+        }
+        let no_leaders = BTreeMap::new();
+        let leaders = self.leaders.get(topic).unwrap_or(&no_leaders);
+        let mut grouped: BTreeMap<String, Vec<(i32, T)>> = BTreeMap::new();
+        for (partition, what) in partitions {
+            let leader = leaders.get(&partition).ok_or_else(|| ClientError::UnknownPartition {
+                topic: topic.to_owned(),
+                partition,
+                count: leaders.len(),
+            })?;
+            let address = self.brokers.get(leader).ok_or_else(|| {
+                ClientError::kafka(
+                    format!("find the leader of {topic}/{partition}"),
+                    ResponseError::LeaderNotAvailable,
+                    None,
+                )
+            })?;
+            grouped.entry(address.clone()).or_default().push((partition, what));
+        }
+        Ok(grouped)
+    }
+
+    /// The server that keeps the offsets of `group`.
+    pub(crate) async fn coordinator(&mut self, group: &str) -> Result<String, ClientError> {
+        let request =
+            FindCoordinatorRequest::default().with_key(StrBytes::from_string(group.to_owned()));
+        let answer = self.any_call(&request).await?;
+        match ResponseError::try_from_code(answer.error_code) {
+            None => Ok(address_of(&answer.host, answer.port)),
+            Some(error) => Err(ClientError::kafka(
+                format!("find the coordinator of group {group}"),
+                error,
+                answer.error_message.as_deref(),
+            )),
+        }
+    }
+
+    /// Forgets where a topic is led from, since a server said that it is not.
+    pub(crate) fn forget_leaders(&mut self, topic: &str) {
+        self.leaders.remove(topic);
+    }
+}
+
+pub(crate) fn topic_name(name: &str) -> TopicName {
+    TopicName(StrBytes::from_string(name.to_owned()))
+}
+
+/// One shape for what a server says about a topic.
+pub(crate) fn topic_error(
+    topic: &str,
+    doing: &str,
+    code: i16,
+    message: Option<&str>,
+) -> Result<(), ClientError> {
+    match ResponseError::try_from_code(code) {
+        None => Ok(()),
+        Some(ResponseError::UnknownTopicOrPartition) => {
+            Err(ClientError::UnknownTopic(topic.to_owned()))
+        }
+        Some(error) => Err(ClientError::kafka(format!("{doing} {topic}"), error, message)),
+    }
+}
+
+fn address_of(host: &str, port: i32) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}

@@ -1,0 +1,234 @@
+//! One connection: requests go out one at a time, and each waits for its answer.
+//!
+//! A call that is dropped half way leaves the connection unusable, since the answer would be taken for
+//! that of the next call. So [`crate::Client`] keeps a connection only after its call has ended.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::{
+    ApiVersionsRequest, ApiVersionsResponse, RequestHeader, ResponseHeader,
+};
+use kafka_protocol::protocol::{
+    Decodable, Encodable, HeaderVersion, Request, StrBytes, VersionRange,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::api::{Api, agreed};
+use crate::frame::{FrameError, read_frame};
+use crate::{ClientError, Options};
+
+pub(crate) struct Connection {
+    stream: TcpStream,
+    address: String,
+    client_id: StrBytes,
+    served: HashMap<i16, VersionRange>,
+    correlation_id: i32,
+}
+
+/// What goes into a request's header.
+struct Head {
+    api_key: i16,
+    version: i16,
+    header_version: i16,
+    name: &'static str,
+}
+
+impl Connection {
+    /// Connects, and learns what the server serves.
+    pub(crate) async fn open(address: &str, options: &Options) -> Result<Connection, ClientError> {
+        let unreachable = |cause| ClientError::Unreachable { address: address.to_owned(), cause };
+        let stream = timeout(options.connect_patience, TcpStream::connect(address))
+            .await
+            .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
+            .map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let mut connection = Connection {
+            stream,
+            address: address.to_owned(),
+            client_id: StrBytes::from_string(options.client_id.clone()),
+            served: HashMap::new(),
+            correlation_id: 0,
+        };
+        connection.learn(options.connect_patience).await?;
+        tracing::debug!(address, apis = connection.served.len(), "connected");
+        Ok(connection)
+    }
+
+    async fn learn(&mut self, patience: Duration) -> Result<(), ClientError> {
+        let mut answer = self.api_versions(3, patience).await?;
+        if answer.error_code == ResponseError::UnsupportedVersion.code() {
+            answer = self.api_versions(0, patience).await?;
+        }
+        if let Some(error) = ResponseError::try_from_code(answer.error_code) {
+            return Err(ClientError::kafka("ask for versions", error, None));
+        }
+        self.served = answer
+            .api_keys
+            .iter()
+            .map(|api| (api.api_key, VersionRange { min: api.min_version, max: api.max_version }))
+            .collect();
+        Ok(())
+    }
+
+    async fn api_versions(
+        &mut self,
+        version: i16,
+        patience: Duration,
+    ) -> Result<ApiVersionsResponse, ClientError> {
+        let head = Head {
+            api_key: ApiVersionsRequest::KEY,
+            version,
+            header_version: ApiVersionsRequest::header_version(version),
+            name: "ApiVersions",
+        };
+        let request = ApiVersionsRequest::default()
+            .with_client_software_name(StrBytes::from_static_str("freezeframe"))
+            .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
+        let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
+        let mut body = self.exchange(&head, frame, 0, patience).await?;
+        // A server that does not know the version answers in version 0, with nothing but its ranges.
+        let refused = body.starts_with(&ResponseError::UnsupportedVersion.code().to_be_bytes());
+        let version = if refused { 0 } else { version };
+        ApiVersionsResponse::decode(&mut body, version).map_err(|error| self.garbled(error))
+    }
+
+    /// The version of `R` that both sides know.
+    fn version_of<R: Api>(&self) -> Result<i16, ClientError> {
+        let theirs = self.served.get(&R::KEY);
+        agreed(R::OURS, theirs).ok_or_else(|| ClientError::Unsupported {
+            address: self.address.clone(),
+            api: R::NAME,
+            ours: R::OURS.to_string(),
+            theirs: theirs.map(ToString::to_string),
+        })
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) async fn call<R: Api>(
+        &mut self,
+        request: &R,
+        patience: Duration,
+    ) -> Result<R::Response, ClientError> {
+        let version = self.version_of::<R>()?;
+        let head = head_of::<R>(version);
+        let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
+        let response_header = R::Response::header_version(version);
+        let mut body = self.exchange(&head, frame, response_header, patience).await?;
+        R::Response::decode(&mut body, version).map_err(|error| self.garbled(error))
+    }
+
+    /// Sends a request that has no answer: Produce with acks 0.
+    pub(crate) async fn tell<R: Api>(
+        &mut self,
+        request: &R,
+        patience: Duration,
+    ) -> Result<(), ClientError> {
+        let version = self.version_of::<R>()?;
+        let head = head_of::<R>(version);
+        let frame = self.frame(&head, |buffer| request.encode(buffer, version))?;
+        match timeout(patience, Self::write(&mut self.stream, &frame)).await {
+            Ok(written) => written.map_err(|error| self.broken(R::NAME, error)),
+            Err(_) => Err(self.timed_out(R::NAME, patience)),
+        }
+    }
+
+    /// Sends one document of our extension and waits for the one that answers it.
+    pub(crate) async fn ask(
+        &mut self,
+        api_key: i16,
+        document: &[u8],
+        patience: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let head =
+            Head { api_key, version: 0, header_version: 1, name: "a question about the past" };
+        let frame = self.frame(&head, |buffer| {
+            buffer.put_slice(document);
+            Ok::<_, io::Error>(())
+        })?;
+        self.exchange(&head, frame, 0, patience).await
+    }
+
+    fn frame<E: std::fmt::Display>(
+        &mut self,
+        head: &Head,
+        body: impl FnOnce(&mut BytesMut) -> Result<(), E>,
+    ) -> Result<BytesMut, ClientError> {
+        self.correlation_id = self.correlation_id.wrapping_add(1);
+        let header = RequestHeader::default()
+            .with_request_api_key(head.api_key)
+            .with_request_api_version(head.version)
+            .with_correlation_id(self.correlation_id)
+            .with_client_id(Some(self.client_id.clone()));
+        let mut buffer = BytesMut::zeroed(4);
+        let cannot = |error: &dyn std::fmt::Display| ClientError::Garbled {
+            address: self.address.clone(),
+            what: format!("{} cannot be put into its words: {error}", head.name),
+        };
+        header.encode(&mut buffer, head.header_version).map_err(|error| cannot(&error))?;
+        body(&mut buffer).map_err(|error| cannot(&error))?;
+        let length =
+            u32::try_from(buffer.len() - 4).map_err(|_| cannot(&"it is longer than 4 GiB"))?;
+        buffer[..4].copy_from_slice(&length.to_be_bytes());
+        Ok(buffer)
+    }
+
+    async fn exchange(
+        &mut self,
+        head: &Head,
+        frame: BytesMut,
+        response_header: i16,
+        patience: Duration,
+    ) -> Result<Bytes, ClientError> {
+        let stream = &mut self.stream;
+        let exchange = async {
+            Self::write(stream, &frame).await?;
+            read_frame(stream).await
+        };
+        let mut body = match timeout(patience, exchange).await {
+            Ok(exchanged) => exchanged.map_err(|error| self.broken(head.name, error))?,
+            Err(_) => return Err(self.timed_out(head.name, patience)),
+        };
+        let header = ResponseHeader::decode(&mut body, response_header)
+            .map_err(|error| self.garbled(error))?;
+        if header.correlation_id != self.correlation_id {
+            return Err(self.garbled(format!(
+                "answer {} came where {} was due",
+                header.correlation_id, self.correlation_id
+            )));
+        }
+        Ok(body)
+    }
+
+    async fn write(stream: &mut TcpStream, frame: &[u8]) -> Result<(), FrameError> {
+        Ok(stream.write_all(frame).await?)
+    }
+
+    fn broken(&self, during: &'static str, error: FrameError) -> ClientError {
+        let address = self.address.clone();
+        match error {
+            FrameError::Closed => ClientError::Closed { address, during },
+            FrameError::Io(cause) => ClientError::Io { address, during, cause },
+            FrameError::Length(length) => {
+                self.garbled(format!("it announced an answer of {length} bytes"))
+            }
+        }
+    }
+
+    fn timed_out(&self, during: &'static str, after: Duration) -> ClientError {
+        ClientError::TimedOut { address: self.address.clone(), during, after }
+    }
+
+    fn garbled(&self, what: impl ToString) -> ClientError {
+        ClientError::Garbled { address: self.address.clone(), what: what.to_string() }
+    }
+}
+
+fn head_of<R: Api>(version: i16) -> Head {
+    Head { api_key: R::KEY, version, header_version: R::header_version(version), name: R::NAME }
+}

@@ -1,0 +1,205 @@
+//! What can go wrong between a caller and a server.
+
+use std::io;
+use std::time::Duration;
+
+use kafka_protocol::ResponseError;
+
+use crate::history::Refusal;
+
+/// Why a call gave no answer. Each variant asks for a different act of the caller.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address is not HOST:PORT.
+    #[error("not an address: give HOST:PORT, or several with commas between. address={0}")]
+    BadAddress(String),
+    /// No connection came about: start the server, or correct the address.
+    #[error(
+        "cannot reach {address}: {}; is the server running? start one with `freezeframe serve`",
+        said(.cause)
+    )]
+    Unreachable {
+        /// Where we tried.
+        address: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The connection broke while an answer was due. Whether the server acted is not known.
+    #[error("{address} closed the connection during {during}")]
+    Closed {
+        /// The server.
+        address: String,
+        /// The request under way.
+        during: &'static str,
+    },
+    /// No answer in time. Whether the server acted is not known.
+    #[error("{address} gave no answer to {during} within {} s", .after.as_secs_f32())]
+    TimedOut {
+        /// The server.
+        address: String,
+        /// The request under way.
+        during: &'static str,
+        /// How long we waited.
+        after: Duration,
+    },
+    /// The connection failed otherwise.
+    #[error("{address} failed during {during}: {}", said(.cause))]
+    Io {
+        /// The server.
+        address: String,
+        /// The request under way.
+        during: &'static str,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// An answer that this protocol does not allow: the port belongs to something else.
+    #[error("{address} does not answer as a Kafka server does: {what}")]
+    Garbled {
+        /// The server.
+        address: String,
+        /// What was wrong.
+        what: String,
+    },
+    /// No version of this API is known to both sides.
+    #[error(
+        "{address} does not serve {api} in a version we speak. ours={ours}, theirs={}",
+        .theirs.as_deref().unwrap_or("none")
+    )]
+    Unsupported {
+        /// The server.
+        address: String,
+        /// The API.
+        api: &'static str,
+        /// The versions we speak.
+        ours: String,
+        /// The versions it serves.
+        theirs: Option<String>,
+    },
+    /// The topic is not there.
+    #[error("there is no topic {0}")]
+    UnknownTopic(String),
+    /// The topic is there, the partition is not.
+    #[error("topic {topic} has no partition {partition}; it has {count}, counted from 0")]
+    UnknownPartition {
+        /// The topic.
+        topic: String,
+        /// The partition asked for.
+        partition: i32,
+        /// How many there are.
+        count: usize,
+    },
+    /// The group is not there.
+    #[error("there is no group {0}")]
+    UnknownGroup(String),
+    /// The server refused, with one of Kafka's codes.
+    #[error("{doing}: {error} ({}){}", .error.code(), .message.as_deref().map(|m| format!(": {m}")).unwrap_or_default())]
+    Kafka {
+        /// What was being done.
+        doing: String,
+        /// Kafka's error.
+        error: ResponseError,
+        /// What the server said besides.
+        message: Option<String>,
+    },
+    /// The server knows nothing of our extension: ask one that does, or leave the past alone.
+    #[error(
+        "{address} is not a Freezeframe server: it speaks Kafka, but does not know how to answer questions about the past"
+    )]
+    NotFreezeframe {
+        /// The server.
+        address: String,
+    },
+    /// The server understood the question about the past and did not answer it.
+    #[error("{0}")]
+    History(Refusal),
+}
+
+impl ClientError {
+    pub(crate) fn kafka(
+        doing: impl Into<String>,
+        error: ResponseError,
+        message: Option<&str>,
+    ) -> ClientError {
+        let message = message.filter(|text| !text.is_empty()).map(str::to_owned);
+        ClientError::Kafka { doing: doing.into(), error, message }
+    }
+
+    /// Kafka's error, if the server answered with one.
+    pub fn response_error(&self) -> Option<ResponseError> {
+        match self {
+            ClientError::Kafka { error, .. } => Some(*error),
+            ClientError::UnknownTopic(_) => Some(ResponseError::UnknownTopicOrPartition),
+            _ => None,
+        }
+    }
+
+    /// Whether the server refused the request, and may accept the very same one a little later.
+    pub(crate) fn may_pass(&self) -> bool {
+        use ResponseError as E;
+        matches!(
+            self,
+            ClientError::Kafka {
+                error: E::LeaderNotAvailable
+                    | E::NotLeaderOrFollower
+                    | E::CoordinatorLoadInProgress
+                    | E::CoordinatorNotAvailable
+                    | E::NotCoordinator
+                    | E::NotController
+                    | E::FencedLeaderEpoch
+                    | E::UnknownLeaderEpoch
+                    | E::OffsetNotAvailable
+                    | E::KafkaStorageError
+                    | E::ReplicaNotAvailable,
+                ..
+            }
+        )
+    }
+
+    /// Whether the server could not be reached or went away: it may come back.
+    pub fn is_about_the_connection(&self) -> bool {
+        matches!(
+            self,
+            ClientError::Unreachable { .. } | ClientError::Closed { .. } | ClientError::Io { .. }
+        )
+    }
+}
+
+/// The system's message without "(os error 111)".
+fn said(error: &io::Error) -> String {
+    let text = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        _ => error.to_string(),
+    };
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreachable_server_is_reported_with_what_to_do() {
+        let error = ClientError::Unreachable {
+            address: "127.0.0.1:9092".to_owned(),
+            cause: io::Error::from_raw_os_error(111),
+        };
+        assert_eq!(
+            error.to_string(),
+            "cannot reach 127.0.0.1:9092: connection refused; is the server running? start one with `freezeframe serve`"
+        );
+    }
+
+    #[test]
+    fn a_kafka_error_carries_its_name_its_code_and_the_servers_words() {
+        let error = ClientError::kafka(
+            "create topic a",
+            ResponseError::TopicAlreadyExists,
+            Some("Topic 'a' already exists."),
+        );
+        assert_eq!(
+            error.to_string(),
+            "create topic a: TopicAlreadyExists (36): Topic 'a' already exists."
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! Fetch: batches as they are, in bytes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use kafka_protocol::messages::FetchRequest;
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+
+use crate::ClientError;
+use crate::cluster::{Client, topic_name};
+use crate::topics::check;
+
+/// How much to fetch, and how long the server may wait for it.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchOptions {
+    /// How long the server may hold the request when there is nothing new.
+    pub wait_max: Duration,
+    /// At most about this many bytes a partition; a longer first batch comes whole.
+    pub partition_bytes_max: i32,
+    /// At most about this many bytes in all.
+    pub bytes_max: i32,
+}
+
+impl Default for FetchOptions {
+    fn default() -> FetchOptions {
+        FetchOptions {
+            wait_max: Duration::from_millis(500),
+            partition_bytes_max: 4 << 20,
+            bytes_max: 32 << 20,
+        }
+    }
+}
+
+/// What came from one partition.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// The partition.
+    pub partition: i32,
+    /// Where it begins now.
+    pub start: i64,
+    /// Where it ends now, for readers.
+    pub end: i64,
+    /// Batches, byte for byte. The first may begin before the offset asked for, and the last may be
+    /// cut off: fetch it again.
+    pub batches: Bytes,
+}
+
+impl Client {
+    /// Fetches from several partitions of one topic, each from its offset on.
+    ///
+    /// # Errors
+    /// Among others Kafka's `OffsetOutOfRange`.
+    pub async fn fetch(
+        &mut self,
+        topic: &str,
+        from: &[(i32, i64)],
+        options: &FetchOptions,
+    ) -> Result<Vec<Fetched>, ClientError> {
+        self.persist(async |client: &mut Client| client.fetch_once(topic, from, options).await)
+            .await
+    }
+
+    async fn fetch_once(
+        &mut self,
+        topic: &str,
+        from: &[(i32, i64)],
+        options: &FetchOptions,
+    ) -> Result<Vec<Fetched>, ClientError> {
+        let mut fetched = Vec::with_capacity(from.len());
+        for (leader, from) in self.by_leader(topic, from.iter().copied()).await? {
+            let request = request(topic, &from, options);
+            let answer = self.call(&leader, &request, options.wait_max).await?;
+            check(|| format!("fetch from {topic}"), answer.error_code, None)?;
+            for partition in answer.responses.into_iter().flat_map(|topic| topic.partitions) {
+                let doing = || format!("fetch from {topic}/{}", partition.partition_index);
+                check(doing, partition.error_code, None)?;
+                fetched.push(Fetched {
+                    partition: partition.partition_index,
+                    start: partition.log_start_offset,
+                    end: partition.high_watermark,
+                    batches: partition.records.unwrap_or_default(),
+                });
+            }
+        }
+        Ok(fetched)
+    }
+}
+
+fn request(topic: &str, from: &[(i32, i64)], options: &FetchOptions) -> FetchRequest {
+    let partitions = from.iter().map(|(partition, offset)| {
+        FetchPartition::default()
+            .with_partition(*partition)
+            .with_fetch_offset(*offset)
+            .with_partition_max_bytes(options.partition_bytes_max)
+    });
+    let topic =
+        FetchTopic::default().with_topic(topic_name(topic)).with_partitions(partitions.collect());
+    FetchRequest::default()
+        .with_max_wait_ms(i32::try_from(options.wait_max.as_millis()).unwrap_or(i32::MAX))
+        .with_min_bytes(1)
+        .with_max_bytes(options.bytes_max)
+        .with_topics(vec![topic])
+}

@@ -1,0 +1,231 @@
+//! Groups: which there are, who is in one, and what they have committed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::{
+    ConsumerGroupDescribeRequest, ConsumerProtocolAssignment, DescribeGroupsRequest, GroupId,
+    ListGroupsRequest, OffsetFetchRequest,
+};
+use kafka_protocol::protocol::Decodable;
+
+use crate::ClientError;
+use crate::cluster::Client;
+use crate::topics::{check, string};
+
+/// A group, as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub group: String,
+    /// Its state, where the server says.
+    pub state: String,
+    /// `classic`, `consumer` and so on, where the server says.
+    pub kind: String,
+    /// What its members speak, such as `consumer`.
+    pub protocol: String,
+}
+
+/// A group and who is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupDescription {
+    /// Its name.
+    pub group: String,
+    /// Its state.
+    pub state: String,
+    /// How partitions are given out.
+    pub assignor: String,
+    /// Its members.
+    pub members: Vec<Member>,
+}
+
+/// A member of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its id.
+    pub id: String,
+    /// What it calls itself.
+    pub client_id: String,
+    /// Where it connects from.
+    pub host: String,
+    /// The partitions that it reads, by topic.
+    pub reads: BTreeMap<String, Vec<i32>>,
+}
+
+/// An offset that a group has committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The next record to read.
+    pub offset: i64,
+    /// What the committer noted.
+    pub metadata: String,
+}
+
+impl Client {
+    /// The groups of all servers, by name.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub async fn groups(&mut self) -> Result<Vec<Group>, ClientError> {
+        let request = ListGroupsRequest::default();
+        let mut groups = BTreeMap::new();
+        for address in self.all().await? {
+            let listed = self.persist(async |client: &mut Client| {
+                let answer = client.call(&address, &request, Duration::ZERO).await?;
+                check(|| "list groups".to_owned(), answer.error_code, None)?;
+                Ok(answer.groups)
+            });
+            for group in listed.await? {
+                let name = group.group_id.to_string();
+                let group = Group {
+                    group: name.clone(),
+                    state: group.group_state.to_string(),
+                    kind: group.group_type.to_string(),
+                    protocol: group.protocol_type.to_string(),
+                };
+                groups.insert(name, group);
+            }
+        }
+        Ok(groups.into_values().collect())
+    }
+
+    /// Who is in `group`.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownGroup`] and others.
+    pub async fn describe_group(&mut self, group: &str) -> Result<GroupDescription, ClientError> {
+        let unknown = || ClientError::UnknownGroup(group.to_owned());
+        let described =
+            self.persist(async |client: &mut Client| client.describe_classic(group).await).await?;
+        if let Some(described) = described {
+            return Ok(described);
+        }
+        let described =
+            self.persist(async |client: &mut Client| client.describe_consumer(group).await).await;
+        match described {
+            Err(ClientError::Unsupported { .. }) => Err(unknown()),
+            described => described?.ok_or_else(unknown),
+        }
+    }
+
+    /// By the first group protocol; `None` if it is no such group.
+    async fn describe_classic(
+        &mut self,
+        group: &str,
+    ) -> Result<Option<GroupDescription>, ClientError> {
+        let coordinator = self.coordinator(group).await?;
+        let request = DescribeGroupsRequest::default().with_groups(vec![GroupId(string(group))]);
+        let answer = self.call(&coordinator, &request, Duration::ZERO).await?;
+        let Some(told) = answer.groups.into_iter().next() else { return Ok(None) };
+        if is_unknown(told.error_code) || &*told.group_state == "Dead" {
+            return Ok(None);
+        }
+        let message = told.error_message.as_deref();
+        check(|| format!("describe group {group}"), told.error_code, message)?;
+        let members = told.members.into_iter().map(|member| Member {
+            id: member.member_id.to_string(),
+            client_id: member.client_id.to_string(),
+            host: member.client_host.to_string(),
+            reads: assignment(member.member_assignment),
+        });
+        Ok(Some(GroupDescription {
+            group: group.to_owned(),
+            state: told.group_state.to_string(),
+            assignor: told.protocol_data.to_string(),
+            members: members.collect(),
+        }))
+    }
+
+    /// By the second group protocol (KIP-848); `None` if it is no such group.
+    async fn describe_consumer(
+        &mut self,
+        group: &str,
+    ) -> Result<Option<GroupDescription>, ClientError> {
+        let coordinator = self.coordinator(group).await?;
+        let request =
+            ConsumerGroupDescribeRequest::default().with_group_ids(vec![GroupId(string(group))]);
+        let answer = self.call(&coordinator, &request, Duration::ZERO).await?;
+        let Some(told) = answer.groups.into_iter().next() else { return Ok(None) };
+        if is_unknown(told.error_code) {
+            return Ok(None);
+        }
+        let message = told.error_message.as_deref();
+        check(|| format!("describe group {group}"), told.error_code, message)?;
+        let members = told.members.into_iter().map(|member| Member {
+            id: member.member_id.to_string(),
+            client_id: member.client_id.to_string(),
+            host: member.client_host.to_string(),
+            reads: member
+                .assignment
+                .topic_partitions
+                .into_iter()
+                .map(|read| (read.topic_name.to_string(), read.partitions))
+                .collect(),
+        });
+        Ok(Some(GroupDescription {
+            group: group.to_owned(),
+            state: told.group_state.to_string(),
+            assignor: told.assignor_name.to_string(),
+            members: members.collect(),
+        }))
+    }
+
+    /// What `group` has committed, by topic and partition. A group that is not there has committed
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub async fn committed(&mut self, group: &str) -> Result<Vec<Committed>, ClientError> {
+        let request =
+            OffsetFetchRequest::default().with_group_id(GroupId(string(group))).with_topics(None);
+        let doing = || format!("read the offsets of group {group}");
+        let topics = self.persist(async |client: &mut Client| {
+            let coordinator = client.coordinator(group).await?;
+            let answer = client.call(&coordinator, &request, Duration::ZERO).await?;
+            check(doing, answer.error_code, None)?;
+            Ok(answer.topics)
+        });
+        let mut committed = Vec::new();
+        for topic in topics.await? {
+            for partition in topic.partitions {
+                check(doing, partition.error_code, None)?;
+                if partition.committed_offset < 0 {
+                    continue;
+                }
+                committed.push(Committed {
+                    topic: topic.name.to_string(),
+                    partition: partition.partition_index,
+                    offset: partition.committed_offset,
+                    metadata: partition.metadata.map(|text| text.to_string()).unwrap_or_default(),
+                });
+            }
+        }
+        committed.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+        Ok(committed)
+    }
+}
+
+fn is_unknown(code: i16) -> bool {
+    code == ResponseError::GroupIdNotFound.code()
+}
+
+/// What a member of a consumer group was given. Other kinds of groups write other things here, which
+/// are none of ours: what does not read is left out.
+fn assignment(mut bytes: Bytes) -> BTreeMap<String, Vec<i32>> {
+    let Ok(version) = bytes.try_get_i16() else { return BTreeMap::new() };
+    // Versions after 3 only append fields.
+    match ConsumerProtocolAssignment::decode(&mut bytes, version.clamp(0, 3)) {
+        Err(_) => BTreeMap::new(),
+        Ok(assignment) => assignment
+            .assigned_partitions
+            .into_iter()
+            .map(|read| (read.topic.to_string(), read.partitions))
+            .collect(),
+    }
+}

@@ -1,0 +1,448 @@
+//! Questions about the past that Kafka's wire has no words for: API 17990 ("FF"), version 0.
+//!
+//! The body is one JSON document each way. A server that does not know the API closes the connection;
+//! if it then still answers as a Kafka server does, it is not Freezeframe.
+//!
+//! What Kafka's wire can say is said there instead: a topic as of a moment is a topic of another name
+//! ([`moment_topic`]).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use hlc::{Ask, Hlc, Moment, TOPIC_MARK};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{Client, ClientError};
+
+/// The key of our own API: "FF".
+pub const API_KEY: i16 = i16::from_be_bytes(*b"FF");
+
+/// The name under which a topic's past is read over Kafka's wire, in characters that every client
+/// accepts.
+///
+/// ```
+/// let ask = "u5@s6".parse().unwrap();
+/// assert_eq!(client::history::moment_topic("orders", &ask), "orders.__at.u5.as.s6");
+/// ```
+pub fn moment_topic(topic: &str, ask: &Ask) -> String {
+    format!("{topic}{TOPIC_MARK}{}", ask.to_string().replace('@', ".as."))
+}
+
+/// A stamp, spelled as a moment: `sh` and 16 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(pub Hlc);
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sh{:016x}", self.0.bits())
+    }
+}
+
+impl Serialize for Stamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Stamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Stamp, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.parse() {
+            Ok(Moment::Sys(cut)) => Ok(Stamp(cut.bound())),
+            _ => Err(serde::de::Error::custom(format!("not a stamp: {text}"))),
+        }
+    }
+}
+
+/// What to do about a moment that the server cannot yet answer for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum When {
+    /// Wait for it, within the patience given.
+    Wait,
+    /// Refuse, and say how far the server can answer.
+    Refuse,
+    /// Answer for as far as the server can, and say so.
+    Frontier,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+enum Question<'a> {
+    Cut { at: String, topics: Option<&'a [String]>, when: When, patience_ms: u64 },
+    Topics { at: Option<String> },
+    Offsets { at: Option<String>, group: Option<&'a str> },
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer<T> {
+    Refused { error: Refusal },
+    Given(T),
+}
+
+/// A cut: where each partition ends at one moment, and what the answer is worth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutAnswer {
+    /// The moment that was answered for.
+    pub at: String,
+    /// How far the server can answer for.
+    pub frontier: Stamp,
+    /// By how much the server's clocks may differ.
+    pub skew_ms: u64,
+    /// Whether everything in the cut is on stable storage.
+    pub durable: bool,
+    /// The same for the same moment, for ever.
+    pub hash: String,
+    /// The partitions.
+    pub partitions: Vec<CutPartition>,
+}
+
+/// A partition within a cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutPartition {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The first offset in the cut.
+    pub start: i64,
+    /// The first offset after it.
+    pub end: i64,
+}
+
+/// The topics that existed at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicsAnswer {
+    /// The moment that was answered for.
+    pub at: Option<String>,
+    /// How far the server can answer for.
+    pub frontier: Stamp,
+    /// The topics.
+    pub topics: Vec<TopicThen>,
+}
+
+/// A topic as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicThen {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: String,
+    /// How many partitions it had.
+    pub partitions: u32,
+    /// When it was made.
+    pub created: Stamp,
+    /// When it was ended, if it has been since.
+    pub deleted: Option<Stamp>,
+    /// The settings made on it.
+    #[serde(default)]
+    pub configs: BTreeMap<String, String>,
+}
+
+/// The offsets that groups had committed at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffsetsAnswer {
+    /// The moment that was answered for.
+    pub at: Option<String>,
+    /// How far the server can answer for.
+    pub frontier: Stamp,
+    /// The groups.
+    pub groups: Vec<GroupThen>,
+}
+
+/// A group as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupThen {
+    /// Its name.
+    pub group: String,
+    /// What it had committed.
+    pub offsets: Vec<CommittedThen>,
+}
+
+/// An offset as it was committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommittedThen {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The next record to read.
+    pub offset: i64,
+    /// The leader's epoch that the committer knew, or −1.
+    #[serde(default = "no_epoch")]
+    pub leader_epoch: i32,
+    /// What the committer noted.
+    #[serde(default)]
+    pub metadata: String,
+    /// When it was committed.
+    pub committed: Stamp,
+}
+
+fn no_epoch() -> i32 {
+    -1
+}
+
+/// Why the server did not answer a question about the past.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Refusal {
+    /// What kind of refusal.
+    pub code: RefusalCode,
+    /// The server's words.
+    pub message: String,
+    /// How far it can answer for.
+    #[serde(default)]
+    pub frontier: Option<Stamp>,
+}
+
+/// The kinds of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// The moment is not yet final. Ask again a little later.
+    NotYet,
+    /// The moment lies further ahead than anyone would wait.
+    FarFuture,
+    /// The moment lies before what retention has kept.
+    BeforeHistory,
+    /// The topic did not exist at that moment.
+    UnknownTopic,
+    /// Not a moment, or not one of system time.
+    BadMoment,
+    /// The question does not read.
+    BadRequest,
+    /// The server's clock cannot be trusted.
+    Fenced,
+    /// The server has a fault.
+    Internal,
+    /// A kind that this library does not know.
+    #[serde(other)]
+    Other,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        // The server may have said it already.
+        match self.frontier {
+            Some(frontier) if !self.message.contains(&frontier.to_string()) => {
+                write!(f, " (the server can answer up to {frontier})")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Client {
+    /// Where each partition of `topics`, or of all topics, ends at `at`.
+    ///
+    /// # Errors
+    /// [`ClientError::NotFreezeframe`], [`ClientError::History`] and others.
+    pub async fn cut(
+        &mut self,
+        at: &Moment,
+        topics: Option<&[String]>,
+        when: When,
+        patience: Duration,
+    ) -> Result<CutAnswer, ClientError> {
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.question(Question::Cut { at: at.to_string(), topics, when, patience_ms }, patience)
+            .await
+    }
+
+    /// The topics that existed at `at`, or exist now.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn topics_at(&mut self, at: Option<&Moment>) -> Result<TopicsAnswer, ClientError> {
+        self.question(Question::Topics { at: at.map(Moment::to_string) }, Duration::ZERO).await
+    }
+
+    /// What `group`, or every group, had committed at `at`, or has now.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn offsets_at(
+        &mut self,
+        at: Option<&Moment>,
+        group: Option<&str>,
+    ) -> Result<OffsetsAnswer, ClientError> {
+        let question = Question::Offsets { at: at.map(Moment::to_string), group };
+        self.question(question, Duration::ZERO).await
+    }
+
+    async fn question<T: for<'de> Deserialize<'de>>(
+        &mut self,
+        question: Question<'_>,
+        server_wait: Duration,
+    ) -> Result<T, ClientError> {
+        let document =
+            serde_json::to_vec(&question).expect("a question has only text and numbers in it");
+        let answer = match self.ask(API_KEY, &document, server_wait).await {
+            Err(ClientError::Closed { address, .. }) => {
+                // Gone, or does it only not know the question?
+                self.any().await?;
+                return Err(ClientError::NotFreezeframe { address });
+            }
+            answer => answer?,
+        };
+        match serde_json::from_slice(&answer) {
+            Ok(Answer::Given(given)) => Ok(given),
+            Ok(Answer::Refused { error }) => Err(ClientError::History(error)),
+            Err(error) => Err(ClientError::Garbled {
+                address: self.any().await?,
+                what: format!("an answer about the past does not read: {error}"),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Buf;
+    use hlc::{Cut, SysTime};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::Options;
+
+    #[test]
+    fn the_key_is_ff() {
+        assert_eq!(API_KEY, 17990);
+    }
+
+    #[test]
+    fn a_moment_topic_is_read_back_as_the_topic_and_the_ask_that_it_was_made_of() {
+        for text in ["s5", "s5..s6", "u5", "u5@s6", "sh0000000000050001", "u1@s9..u2@s9"] {
+            let ask: Ask = text.parse().unwrap();
+            let name = moment_topic("a.b", &ask);
+            assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)));
+            assert_eq!(hlc::split_topic(&name), Some(("a.b", Ok(ask))), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_question_is_the_document_that_was_agreed_on() {
+        let at = Moment::Sys(Cut::before(SysTime(5))).to_string();
+        let topics = ["a".to_owned()];
+        let cut = Question::Cut {
+            at: at.clone(),
+            topics: Some(&topics),
+            when: When::Wait,
+            patience_ms: 5000,
+        };
+        assert_eq!(
+            serde_json::to_string(&cut).unwrap(),
+            r#"{"op":"cut","at":"s5","topics":["a"],"when":"wait","patience_ms":5000}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&Question::Topics { at: None }).unwrap(),
+            r#"{"op":"topics","at":null}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&Question::Offsets { at: Some(at), group: Some("g") }).unwrap(),
+            r#"{"op":"offsets","at":"s5","group":"g"}"#
+        );
+    }
+
+    #[test]
+    fn an_answer_comes_out_as_it_went_in() {
+        let text = r#"{"at":"s5","frontier":"sh0000000000050001","skew_ms":500,"durable":true,"hash":"00112233445566778899aabbccddeeff","partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
+        let Answer::Given(cut) = serde_json::from_str::<Answer<CutAnswer>>(text).unwrap() else {
+            panic!("it was given")
+        };
+        assert_eq!(serde_json::to_string(&cut).unwrap(), text);
+    }
+
+    #[test]
+    fn a_refusal_says_how_far_the_server_can_answer_once() {
+        let text =
+            r#"{"error":{"code":"not_yet","message":"not yet","frontier":"sh0000000000050001"}}"#;
+        let Answer::Refused { error } = serde_json::from_str::<Answer<CutAnswer>>(text).unwrap()
+        else {
+            panic!("it was refused")
+        };
+        assert_eq!(error.code, RefusalCode::NotYet);
+        assert_eq!(error.to_string(), "not yet (the server can answer up to sh0000000000050001)");
+        let said = Refusal { message: "frontier=sh0000000000050001".to_owned(), ..error };
+        assert_eq!(said.to_string(), "frontier=sh0000000000050001");
+    }
+
+    #[test]
+    fn a_refusal_of_a_kind_yet_unknown_is_still_a_refusal() {
+        let text = r#"{"error":{"code":"tired","message":"no","frontier":null}}"#;
+        let answer = serde_json::from_str::<Answer<TopicsAnswer>>(text).unwrap();
+        assert!(matches!(answer, Answer::Refused { error } if error.code == RefusalCode::Other));
+    }
+
+    /// Reads one frame of a client: its header's first three fields, and all after the client's name.
+    async fn read_request(stream: &mut TcpStream) -> Option<(i16, i16, i32, Vec<u8>)> {
+        let length = stream.read_u32().await.ok()?;
+        let mut frame = vec![0; length as usize];
+        stream.read_exact(&mut frame).await.ok()?;
+        let mut fields = &frame[..];
+        let (key, version, id) = (fields.get_i16(), fields.get_i16(), fields.get_i32());
+        let name_bytes = usize::try_from(fields.get_i16()).unwrap();
+        Some((key, version, id, fields[name_bytes..].to_vec()))
+    }
+
+    async fn answer(stream: &mut TcpStream, id: i32, body: &[u8]) {
+        let frame = [&(body.len() as u32 + 4).to_be_bytes()[..], &id.to_be_bytes(), body].concat();
+        stream.write_all(&frame).await.unwrap();
+    }
+
+    /// A server that knows ApiVersions 0, and of our own API what `answer_to` makes of a document.
+    async fn serve(answer_to: fn(&[u8]) -> Option<Vec<u8>>) -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                while let Some((key, version, id, body)) = read_request(&mut stream).await {
+                    // An error code, and no ranges.
+                    let refused = [0, 35, 0, 0, 0, 0];
+                    match (key, version) {
+                        (18, 0) => answer(&mut stream, id, &[0; 6]).await,
+                        (18, _) => answer(&mut stream, id, &refused).await,
+                        (API_KEY, 0) => match answer_to(&body) {
+                            Some(document) => answer(&mut stream, id, &document).await,
+                            None => break,
+                        },
+                        _ => break,
+                    }
+                }
+            }
+        });
+        Client::connect(&address, Options::default()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_question_is_all_that_follows_the_header_and_so_is_its_answer() {
+        let mut client = serve(|document| {
+            assert_eq!(document, br#"{"op":"offsets","at":null,"group":"g"}"#);
+            Some(br#"{"at":null,"frontier":"sh0000000000050001","groups":[]}"#.to_vec())
+        })
+        .await;
+        let answer = client.offsets_at(None, Some("g")).await.unwrap();
+        assert_eq!(answer.frontier, Stamp(Hlc::new(SysTime(5), 1)));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_up_on_our_key_and_still_answers_is_not_freezeframe() {
+        let mut client = serve(|_| None).await;
+        let error = client.topics_at(None).await.unwrap_err();
+        assert!(matches!(error, ClientError::NotFreezeframe { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_does_not_read_is_an_error_and_no_panic() {
+        for document in ["", "{}", "[]", r#"{"error":5}"#, r#"{"at":5}"#] {
+            let error = serde_json::from_slice::<Answer<CutAnswer>>(document.as_bytes());
+            assert!(error.is_err(), "{document}");
+        }
+        let mut client = serve(|_| Some(b"?".to_vec())).await;
+        let error = client.topics_at(None).await.unwrap_err();
+        assert!(matches!(error, ClientError::Garbled { .. }), "{error}");
+    }
+}

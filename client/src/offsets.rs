@@ -1,0 +1,76 @@
+//! ListOffsets: where a partition begins, where it ends, and where a user time stands in it.
+
+use std::collections::BTreeMap;
+
+use hlc::UserTime;
+use kafka_protocol::messages::ListOffsetsRequest;
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+
+use crate::ClientError;
+use crate::cluster::{Client, topic_name};
+use crate::topics::check;
+
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+
+/// Which offset to look up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetAt {
+    /// Of the oldest record that is kept.
+    Earliest,
+    /// Of the record to come.
+    Latest,
+    /// Of the first record that says of itself that it happened then or later.
+    FirstAtOrAfter(UserTime),
+}
+
+impl Client {
+    /// Looks one offset up in each of the partitions; `None` where no record is that late.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub async fn offsets(
+        &mut self,
+        topic: &str,
+        partitions: &[i32],
+        at: OffsetAt,
+    ) -> Result<BTreeMap<i32, Option<i64>>, ClientError> {
+        self.persist(async |client: &mut Client| client.offsets_once(topic, partitions, at).await)
+            .await
+    }
+
+    async fn offsets_once(
+        &mut self,
+        topic: &str,
+        partitions: &[i32],
+        at: OffsetAt,
+    ) -> Result<BTreeMap<i32, Option<i64>>, ClientError> {
+        let timestamp = match at {
+            OffsetAt::Earliest => EARLIEST,
+            OffsetAt::Latest => LATEST,
+            OffsetAt::FirstAtOrAfter(time) => time.0.max(0),
+        };
+        let mut found = BTreeMap::new();
+        let asked = partitions.iter().map(|partition| (*partition, ()));
+        for (leader, partitions) in self.by_leader(topic, asked).await? {
+            let partitions = partitions.iter().map(|(partition, ())| {
+                ListOffsetsPartition::default()
+                    .with_partition_index(*partition)
+                    .with_timestamp(timestamp)
+            });
+            let wire = ListOffsetsTopic::default()
+                .with_name(topic_name(topic))
+                .with_partitions(partitions.collect());
+            let request =
+                ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![wire]);
+            let answer = self.call(&leader, &request, std::time::Duration::ZERO).await?;
+            for partition in answer.topics.iter().flat_map(|topic| &topic.partitions) {
+                let doing = || format!("find an offset in {topic}/{}", partition.partition_index);
+                check(doing, partition.error_code, None)?;
+                let offset = Some(partition.offset).filter(|offset| *offset >= 0);
+                found.insert(partition.partition_index, offset);
+            }
+        }
+        Ok(found)
+    }
+}

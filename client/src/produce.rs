@@ -1,0 +1,126 @@
+//! Produce: one batch a partition and request, as Kafka wants it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::ProduceRequest;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::produce_response::PartitionProduceResponse;
+
+use crate::ClientError;
+use crate::cluster::{Client, topic_name};
+
+const SERVER_WAIT: Duration = Duration::from_secs(30);
+
+/// When a batch counts as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// Once it was sent; the server says nothing.
+    None,
+    /// Once the leader has it.
+    Leader,
+    /// Once every replica in sync has it.
+    All,
+}
+
+/// Where a batch went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The partition.
+    pub partition: i32,
+    /// The offset of its first record.
+    pub base_offset: i64,
+}
+
+impl Client {
+    /// Appends one batch to each of several partitions. The answer is in order of partition, and
+    /// empty with [`Acks::None`].
+    ///
+    /// Batches that a server refuses for the moment (it does not lead the partition) are sent again,
+    /// the others are not.
+    ///
+    /// # Errors
+    /// Some of the batches may have been written all the same.
+    pub async fn produce(
+        &mut self,
+        topic: &str,
+        acks: Acks,
+        mut batches: BTreeMap<i32, Bytes>,
+    ) -> Result<Vec<Placed>, ClientError> {
+        let mut placed = Vec::with_capacity(batches.len());
+        self.persist(async |client: &mut Client| {
+            client.produce_once(topic, acks, &mut batches, &mut placed).await
+        })
+        .await?;
+        placed.sort_by_key(|placed: &Placed| placed.partition);
+        Ok(placed)
+    }
+
+    /// Takes out of `batches` what was written.
+    async fn produce_once(
+        &mut self,
+        topic: &str,
+        acks: Acks,
+        batches: &mut BTreeMap<i32, Bytes>,
+        placed: &mut Vec<Placed>,
+    ) -> Result<(), ClientError> {
+        let mut refused = Ok(());
+        for (leader, led) in self.by_leader(topic, batches.clone()).await? {
+            let request = request(topic, acks, &led);
+            if acks == Acks::None {
+                self.tell(&leader, &request).await?;
+                led.iter().for_each(|(partition, _)| drop(batches.remove(partition)));
+                continue;
+            }
+            let answer = self.call(&leader, &request, SERVER_WAIT).await?;
+            for result in answer.responses.into_iter().flat_map(|topic| topic.partition_responses) {
+                match check_result(topic, &result) {
+                    Ok(()) => {
+                        batches.remove(&result.index);
+                        placed.push(Placed {
+                            partition: result.index,
+                            base_offset: result.base_offset,
+                        });
+                    }
+                    // An error that stays is the one to report.
+                    Err(error) if error.may_pass() && refused.is_err() => {}
+                    Err(error) => refused = Err(error),
+                }
+            }
+        }
+        refused
+    }
+}
+
+fn request(topic: &str, acks: Acks, batches: &[(i32, Bytes)]) -> ProduceRequest {
+    let partitions = batches.iter().map(|(partition, batch)| {
+        PartitionProduceData::default().with_index(*partition).with_records(Some(batch.clone()))
+    });
+    let topic = TopicProduceData::default()
+        .with_name(topic_name(topic))
+        .with_partition_data(partitions.collect());
+    ProduceRequest::default()
+        .with_acks(match acks {
+            Acks::None => 0,
+            Acks::Leader => 1,
+            Acks::All => -1,
+        })
+        .with_timeout_ms(SERVER_WAIT.as_millis() as i32)
+        .with_topic_data(vec![topic])
+}
+
+fn check_result(topic: &str, result: &PartitionProduceResponse) -> Result<(), ClientError> {
+    let Some(error) = ResponseError::try_from_code(result.error_code) else {
+        return Ok(());
+    };
+    let of_records = result.record_errors.iter().map(|error| {
+        let message = error.batch_index_error_message.as_deref().unwrap_or("refused");
+        format!("record {} of the batch: {message}", error.batch_index)
+    });
+    let told = result.error_message.as_ref().map(ToString::to_string);
+    let message = told.into_iter().chain(of_records.take(3)).collect::<Vec<_>>().join("; ");
+    let doing = format!("produce to {topic}/{}", result.index);
+    Err(ClientError::kafka(doing, error, Some(&message)))
+}

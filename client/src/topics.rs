@@ -1,0 +1,242 @@
+//! Topics: what there are, making them, and ending them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::describe_log_dirs_request::DescribableLogDirTopic;
+use kafka_protocol::messages::metadata_response::MetadataResponseTopic;
+use kafka_protocol::messages::{
+    CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest, DescribeLogDirsRequest,
+};
+use kafka_protocol::protocol::StrBytes;
+
+use crate::ClientError;
+use crate::cluster::{Client, topic_error, topic_name};
+
+const SERVER_WAIT: Duration = Duration::from_secs(30);
+const RESOURCE_TOPIC: i8 = 2;
+
+/// A topic as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    /// Its name.
+    pub name: String,
+    /// Its id; nil from servers that have none.
+    pub id: String,
+    /// Whether it belongs to the server's own workings.
+    pub is_internal: bool,
+    /// Its partitions, in order.
+    pub partitions: Vec<Partition>,
+}
+
+/// A partition as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Its number.
+    pub partition: i32,
+    /// The server that leads it, if one does.
+    pub leader: Option<i32>,
+    /// The servers that hold it.
+    pub replicas: Vec<i32>,
+    /// Those of them that hold all of it.
+    pub in_sync: Vec<i32>,
+}
+
+/// A topic to be made. What is `None` is the server's to choose.
+#[derive(Clone, Debug, Default)]
+pub struct NewTopic {
+    /// Its name.
+    pub name: String,
+    /// How many partitions.
+    pub partitions: Option<i32>,
+    /// On how many servers.
+    pub replication_factor: Option<i16>,
+    /// Settings that differ from the server's.
+    pub configs: BTreeMap<String, String>,
+}
+
+/// One setting of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its name.
+    pub name: String,
+    /// Its value, unless it is secret.
+    pub value: Option<String>,
+    /// Whether it was set on the topic itself.
+    pub is_own: bool,
+}
+
+impl Client {
+    /// All topics, by name.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub async fn topics(&mut self) -> Result<Vec<Topic>, ClientError> {
+        let answer = self.metadata(None).await?;
+        let mut topics = Vec::new();
+        for topic in answer.topics {
+            let name = topic.name.as_ref().map(|name| name.to_string()).unwrap_or_default();
+            topic_error(&name, "find topic", topic.error_code, None)?;
+            topics.push(read_topic(name, topic));
+        }
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(topics)
+    }
+
+    /// One topic.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownTopic`] and others.
+    pub async fn topic(&mut self, name: &str) -> Result<Topic, ClientError> {
+        self.persist(async |client: &mut Client| {
+            let answer = client.metadata(Some(&[name])).await?;
+            let Some(topic) = answer.topics.into_iter().next() else {
+                return Err(ClientError::UnknownTopic(name.to_owned()));
+            };
+            topic_error(name, "find topic", topic.error_code, None)?;
+            for partition in &topic.partitions {
+                topic_error(name, "find topic", partition.error_code, None)?;
+            }
+            Ok(read_topic(name.to_owned(), topic))
+        })
+        .await
+    }
+
+    /// Makes a topic.
+    ///
+    /// # Errors
+    /// Among others Kafka's `TopicAlreadyExists` and `InvalidTopicException`.
+    pub async fn create_topic(&mut self, topic: &NewTopic) -> Result<(), ClientError> {
+        let configs = topic.configs.iter().map(|(name, value)| {
+            CreatableTopicConfig::default().with_name(string(name)).with_value(Some(string(value)))
+        });
+        let wire = CreatableTopic::default()
+            .with_name(topic_name(&topic.name))
+            .with_num_partitions(topic.partitions.unwrap_or(-1))
+            .with_replication_factor(topic.replication_factor.unwrap_or(-1))
+            .with_configs(configs.collect());
+        let request = CreateTopicsRequest::default()
+            .with_topics(vec![wire])
+            .with_timeout_ms(SERVER_WAIT.as_millis() as i32);
+        self.persist(async |client: &mut Client| {
+            let controller = client.controller().await?;
+            let answer = client.call(&controller, &request, SERVER_WAIT).await?;
+            answer.topics.iter().try_for_each(|result| {
+                let message = result.error_message.as_deref();
+                topic_error(&topic.name, "create topic", result.error_code, message)
+            })
+        })
+        .await
+    }
+
+    /// Ends a topic. On Freezeframe its past stays readable.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownTopic`] and others.
+    pub async fn delete_topic(&mut self, name: &str) -> Result<(), ClientError> {
+        let request = DeleteTopicsRequest::default()
+            .with_topic_names(vec![topic_name(name)])
+            .with_timeout_ms(SERVER_WAIT.as_millis() as i32);
+        let deleted = self.persist(async |client: &mut Client| {
+            let controller = client.controller().await?;
+            let answer = client.call(&controller, &request, SERVER_WAIT).await?;
+            answer.responses.iter().try_for_each(|result| {
+                let message = result.error_message.as_deref();
+                topic_error(name, "delete topic", result.error_code, message)
+            })
+        });
+        let deleted = deleted.await;
+        self.forget_leaders(name);
+        deleted
+    }
+
+    /// The settings of a topic.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub async fn topic_configs(&mut self, name: &str) -> Result<Vec<Config>, ClientError> {
+        let resource = DescribeConfigsResource::default()
+            .with_resource_type(RESOURCE_TOPIC)
+            .with_resource_name(string(name))
+            .with_configuration_keys(None);
+        let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
+        let answer = self.any_call(&request).await?;
+        let mut configs = Vec::new();
+        for result in answer.results {
+            let message = result.error_message.as_deref();
+            topic_error(name, "describe the settings of", result.error_code, message)?;
+            configs.extend(result.configs.iter().map(|config| Config {
+                name: config.name.to_string(),
+                value: config.value.as_ref().map(ToString::to_string),
+                is_own: config.config_source == 1,
+            }));
+        }
+        configs.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(configs)
+    }
+
+    /// How many bytes each partition of a topic takes on disk, where the servers say so. Of several
+    /// replicas, the largest.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says; a server that does not serve this API is none.
+    pub async fn partition_bytes(
+        &mut self,
+        topic: &str,
+        partitions: &[i32],
+    ) -> Result<BTreeMap<i32, i64>, ClientError> {
+        let asked = DescribableLogDirTopic::default()
+            .with_topic(topic_name(topic))
+            .with_partitions(partitions.to_vec());
+        let request = DescribeLogDirsRequest::default().with_topics(Some(vec![asked]));
+        let mut bytes = BTreeMap::new();
+        for address in self.all().await? {
+            let answer = match self.call(&address, &request, Duration::ZERO).await {
+                Err(ClientError::Unsupported { .. }) => continue,
+                answer => answer?,
+            };
+            let told = answer.results.iter().filter(|dir| dir.error_code == 0);
+            let told = told.flat_map(|dir| &dir.topics).filter(|told| **told.name == *topic);
+            for partition in told.flat_map(|topic| &topic.partitions) {
+                let largest = bytes.entry(partition.partition_index).or_insert(0);
+                *largest = partition.partition_size.max(*largest);
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+fn read_topic(name: String, topic: MetadataResponseTopic) -> Topic {
+    let ids = |ids: &[kafka_protocol::messages::BrokerId]| ids.iter().map(|id| id.0).collect();
+    let mut partitions: Vec<_> = topic
+        .partitions
+        .iter()
+        .map(|partition| Partition {
+            partition: partition.partition_index,
+            leader: Some(partition.leader_id.0).filter(|id| *id >= 0),
+            replicas: ids(&partition.replica_nodes),
+            in_sync: ids(&partition.isr_nodes),
+        })
+        .collect();
+    partitions.sort_by_key(|partition| partition.partition);
+    Topic { name, id: topic.topic_id.to_string(), is_internal: topic.is_internal, partitions }
+}
+
+pub(crate) fn string(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// Kafka's error behind a code, with what was being done.
+pub(crate) fn check(
+    doing: impl FnOnce() -> String,
+    code: i16,
+    message: Option<&str>,
+) -> Result<(), ClientError> {
+    match ResponseError::try_from_code(code) {
+        None => Ok(()),
+        Some(error) => Err(ClientError::kafka(doing(), error, message)),
+    }
+}

@@ -1,0 +1,33 @@
+//! One file per API: decode, ask, encode.
+
+pub(crate) mod api_versions;
+mod alter_configs;
+mod consumer_group_describe;
+mod create_partitions;
+mod create_topics;
+mod delete_groups;
+mod delete_records;
+mod delete_topics;
+mod describe_cluster;
+mod describe_configs;
+mod describe_groups;
+mod describe_log_dirs;
+mod describe_topic_partitions;
+pub(crate) mod fetch;
+mod find_coordinator;
+mod heartbeat;
+mod incremental_alter_configs;
+mod init_producer_id;
+mod join_group;
+mod leave_group;
+mod list_config_resources;
+mod list_groups;
+mod list_offsets;
+mod list_partition_reassignments;
+mod metadata;
+mod offset_commit;
+mod offset_delete;
+mod offset_fetch;
+mod offset_for_leader_epoch;
+pub(crate) mod produce;
+mod sync_group;

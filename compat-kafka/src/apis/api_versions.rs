@@ -1,0 +1,48 @@
+//! ApiVersions (18): what is served, from the table that requests are routed by.
+
+use bytes::Bytes;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::api_versions_response::ApiVersion;
+use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use crate::answer::Answer;
+use crate::routes::{BadRequest, Context, Served, decode, encode, routes};
+
+pub(crate) const SERVED: VersionRange = VersionRange { min: 0, max: 4 };
+
+pub(crate) fn serve(context: &Context, body: Bytes) -> Served {
+    let request = decode::<ApiVersionsRequest>(context, body)?;
+    let mut response = listing();
+    // KIP-511: a client that names itself does so in words that metrics can carry.
+    let words = |word: &str| {
+        word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+            && !word.is_empty()
+    };
+    let named = words(&request.client_software_name) && words(&request.client_software_version);
+    if context.version >= 3 && !named {
+        response.error_code = ResponseError::InvalidRequest.code();
+    }
+    encode::<ApiVersionsRequest>(context, &response).map(Some)
+}
+
+/// A version that is newer than ours is answered in version 0, with what there is (KIP-511).
+pub(crate) fn refuse(context: &Context) -> Result<Option<Answer>, BadRequest> {
+    let mut response = listing();
+    response.error_code = ResponseError::UnsupportedVersion.code();
+    let context = Context { version: 0, ..context.clone() };
+    encode::<ApiVersionsRequest>(&context, &response).map(Some)
+}
+
+fn listing() -> ApiVersionsResponse {
+    let api_keys = routes()
+        .iter()
+        .map(|route| {
+            ApiVersion::default()
+                .with_api_key(route.key)
+                .with_min_version(route.advertised.min)
+                .with_max_version(route.advertised.max)
+        })
+        .collect();
+    ApiVersionsResponse::default().with_api_keys(api_keys).with_finalized_features_epoch(-1)
+}

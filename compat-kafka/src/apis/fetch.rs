@@ -1,0 +1,415 @@
+//! Fetch (1): the same bytes that were produced, from memory or from the journal's files, without
+//! copying them together.
+//!
+//! The answer is written by hand, because the codec would copy the records into it. Fetch sessions
+//! (KIP-227) are refused, as the KIP allows: every answer names session 0.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use engine::{EngineError, Piece, View, Watch, Watcher};
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader};
+use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
+
+use tokio::time::Instant;
+
+use crate::answer::Answer;
+use crate::core::{Kafka, Readable};
+use crate::error_code::{engine_error, seek_error};
+use crate::metrics::add;
+use crate::moments::MomentRefused;
+use crate::routes::{BadRequest, Context, Served, decode};
+use crate::trim::trim;
+
+pub(crate) const SERVED: VersionRange = VersionRange { min: 4, max: 18 };
+/// From here on strings and arrays are compact, and tagged fields follow.
+const FLEXIBLE: i16 = 12;
+/// From here on topics are named by id.
+const BY_ID: i16 = 13;
+
+/// What a partition is answered.
+struct Fetched {
+    index: i32,
+    error: Option<ResponseError>,
+    high_watermark: i64,
+    log_start: i64,
+    pieces: Vec<Piece>,
+    /// A batch cut short, behind the pieces.
+    trimmed: Bytes,
+}
+
+impl Fetched {
+    fn refused(index: i32, error: ResponseError) -> Fetched {
+        Fetched {
+            index,
+            error: Some(error),
+            high_watermark: -1,
+            log_start: -1,
+            pieces: Vec::new(),
+            trimmed: Bytes::new(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let length = |piece: &Piece| piece.entry.length as usize;
+        self.pieces.iter().map(length).sum::<usize>() + self.trimmed.len()
+    }
+}
+
+/// A topic of the request, looked up once.
+struct Asked {
+    topic: FetchTopic,
+    found: Result<Readable, ResponseError>,
+}
+
+pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> Served {
+    let mut request = decode::<FetchRequest>(&context, body)?;
+    let session = session_error(&request);
+    if session.is_some() {
+        return write(&context, session, Vec::new()).map(Some);
+    }
+    let mut asked = Vec::with_capacity(request.topics.len());
+    for topic in std::mem::take(&mut request.topics) {
+        let found = find(&kafka, &context, &topic).await;
+        asked.push(Asked { topic, found });
+    }
+    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0);
+    let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
+    let deadline = Instant::now() + wait;
+    let watch = Arc::new(Watch::default());
+    let mut watching = false;
+    loop {
+        let fetched = read(&kafka, &request, &asked);
+        let bytes: usize = fetched.iter().flatten().map(Fetched::bytes).sum();
+        let failed = fetched.iter().flatten().any(|fetched| fetched.error.is_some());
+        let nothing_asked = fetched.iter().all(Vec::is_empty);
+        if bytes >= min_bytes || failed || nothing_asked || wait.is_zero() {
+            return finish(&kafka, &context, asked, fetched, bytes);
+        }
+        if !watching {
+            // Looked at before it was watched: what came in between is seen by looking again.
+            watch_all(&asked, &watch);
+            watching = true;
+            continue;
+        }
+        if tokio::time::timeout_at(deadline, watch.changed()).await.is_err() {
+            let fetched = read(&kafka, &request, &asked);
+            let bytes = fetched.iter().flatten().map(Fetched::bytes).sum();
+            return finish(&kafka, &context, asked, fetched, bytes);
+        }
+        watching = false;
+    }
+}
+
+/// A client that goes on with a session that we never opened.
+fn session_error(request: &FetchRequest) -> Option<ResponseError> {
+    match (request.session_id, request.session_epoch) {
+        (0, -1 | 0) => None,
+        // Closes a session, and asks for everything.
+        (_, -1) => None,
+        (0, _) => Some(ResponseError::InvalidFetchSessionEpoch),
+        _ => Some(ResponseError::FetchSessionIdNotFound),
+    }
+}
+
+async fn find(
+    kafka: &Arc<Kafka>,
+    context: &Context,
+    topic: &FetchTopic,
+) -> Result<Readable, ResponseError> {
+    if context.version >= BY_ID {
+        let found = kafka.readable_by_id(topic.topic_id.as_bytes());
+        return found.ok_or(ResponseError::UnknownTopicId);
+    }
+    match kafka.readable(&topic.topic).await {
+        Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
+        Err(MomentRefused::Grammar(_)) => Err(ResponseError::InvalidTopicException),
+        Err(MomentRefused::Seek(error)) => Err(seek_error(&error)),
+    }
+}
+
+fn watch_all(asked: &[Asked], watch: &Arc<Watch>) {
+    let watcher: Arc<dyn Watcher> = Arc::clone(watch) as Arc<dyn Watcher>;
+    for asked in asked {
+        // The past does not grow.
+        let Ok(Readable::Present(topic)) = &asked.found else { continue };
+        for partition in &asked.topic.partitions {
+            if let Ok(partition) = topic.partition(partition.partition) {
+                partition.log.watch(&watcher);
+            }
+        }
+    }
+}
+
+/// Reads from each partition in turn, within the bounds of the request.
+fn read(kafka: &Kafka, request: &FetchRequest, asked: &[Asked]) -> Vec<Vec<Fetched>> {
+    let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(kafka.options.fetch_bytes_max);
+    let mut taken = 0;
+    asked
+        .iter()
+        .map(|asked| {
+            let read = |partition: &FetchPartition| {
+                let fetched = match &asked.found {
+                    Ok(found) => read_partition(kafka, found, partition, limit, taken),
+                    Err(error) => Fetched::refused(partition.partition, *error),
+                };
+                taken += fetched.bytes();
+                fetched
+            };
+            asked.topic.partitions.iter().map(read).collect()
+        })
+        .collect()
+}
+
+fn read_partition(
+    kafka: &Kafka,
+    found: &Readable,
+    asked: &FetchPartition,
+    limit: usize,
+    taken: usize,
+) -> Fetched {
+    let Some(view) = found.view(asked.partition) else {
+        return Fetched::refused(asked.partition, ResponseError::UnknownTopicOrPartition);
+    };
+    if asked.current_leader_epoch > 0 {
+        return Fetched::refused(asked.partition, ResponseError::UnknownLeaderEpoch);
+    }
+    // The first batch of an answer goes out whatever its size (KIP-74).
+    let first = taken == 0;
+    let room = usize::try_from(asked.partition_max_bytes)
+        .unwrap_or(0)
+        .min(limit.saturating_sub(taken));
+    let (log_start, high_watermark) = (view.start().0 as i64, view.end().0 as i64);
+    let mut fetched = Fetched {
+        index: asked.partition,
+        error: None,
+        high_watermark,
+        log_start,
+        pieces: Vec::new(),
+        trimmed: Bytes::new(),
+    };
+    if room == 0 && !first {
+        return fetched;
+    }
+    match view.read(asked.fetch_offset, room) {
+        Ok(mut pieces) => {
+            if !first && pieces.first().is_some_and(|piece| piece.entry.length as usize > room) {
+                pieces.clear();
+            }
+            match cut_last(kafka, &view, &mut pieces) {
+                Ok(trimmed) => fetched.trimmed = trimmed,
+                Err(error) => return Fetched::refused(asked.partition, engine_error(&error)),
+            }
+            fetched.pieces = pieces;
+        }
+        Err(EngineError::OffsetOutOfRange { start, end, .. }) => {
+            fetched.error = Some(ResponseError::OffsetOutOfRange);
+            fetched.high_watermark = end.0 as i64;
+            fetched.log_start = start.0 as i64;
+        }
+        Err(error) => return Fetched::refused(asked.partition, engine_error(&error)),
+    }
+    fetched
+}
+
+/// Takes the last piece away if the view ends inside of it, and returns what of it may be seen.
+fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes, EngineError> {
+    let Some(end) = view.end else { return Ok(Bytes::new()) };
+    if pieces.last().is_none_or(|piece| piece.entry.end() <= end) {
+        return Ok(Bytes::new());
+    }
+    let Some(piece) = pieces.pop() else { return Ok(Bytes::new()) };
+    let batch = piece.read().map_err(|error| EngineError::Disk(error.to_string().into()))?;
+    trim(&batch, end, kafka.format.limit())
+        .map_err(|error| EngineError::Corrupt(error.to_string()))
+}
+
+fn finish(
+    kafka: &Kafka,
+    context: &Context,
+    asked: Vec<Asked>,
+    fetched: Vec<Vec<Fetched>>,
+    bytes: usize,
+) -> Served {
+    add(&kafka.metrics().bytes_fetched, bytes as u64);
+    let topics = asked.into_iter().map(|asked| asked.topic).zip(fetched).collect();
+    write(context, None, topics).map(Some)
+}
+
+fn write(
+    context: &Context,
+    error: Option<ResponseError>,
+    topics: Vec<(FetchTopic, Vec<Fetched>)>,
+) -> Result<Answer, BadRequest> {
+    let version = context.version;
+    let mut answer = Answer::new();
+    let mut header = Ok(());
+    answer.write(|out| {
+        header = ResponseHeader::default()
+            .with_correlation_id(context.correlation_id)
+            .encode(out, FetchResponse::header_version(version));
+        out.put_i32(0); // throttle time
+        if version >= 7 {
+            out.put_i16(error.map_or(0, |error| error.code()));
+            out.put_i32(0); // session id
+        }
+        put_count(out, version, topics.len());
+    });
+    header.map_err(|error| BadRequest {
+        api: context.api_key,
+        version,
+        reason: format!("the answer cannot be encoded: {error:#}"),
+    })?;
+    for (topic, partitions) in topics {
+        answer.write(|out| {
+            if version >= BY_ID {
+                out.put_slice(topic.topic_id.as_bytes());
+            } else {
+                put_string(out, version, &topic.topic);
+            }
+            put_count(out, version, partitions.len());
+        });
+        for partition in partitions {
+            write_partition(&mut answer, version, partition);
+        }
+        answer.write(|out| put_tags(out, version));
+    }
+    answer.write(|out| put_tags(out, version));
+    Ok(answer)
+}
+
+fn write_partition(answer: &mut Answer, version: i16, fetched: Fetched) {
+    let bytes = fetched.bytes();
+    answer.write(|out| {
+        out.put_i32(fetched.index);
+        out.put_i16(fetched.error.map_or(0, |error| error.code()));
+        out.put_i64(fetched.high_watermark);
+        out.put_i64(fetched.high_watermark); // last stable offset
+        if version >= 5 {
+            out.put_i64(fetched.log_start);
+        }
+        put_null(out, version); // aborted transactions
+        if version >= 11 {
+            out.put_i32(-1); // preferred read replica
+        }
+        if version >= FLEXIBLE {
+            put_varint(out, bytes as u32 + 1);
+        } else {
+            out.put_i32(bytes as i32);
+        }
+    });
+    for piece in fetched.pieces {
+        answer.push(piece);
+    }
+    answer.write(|out| {
+        out.put_slice(&fetched.trimmed);
+        put_tags(out, version);
+    });
+}
+
+fn put_varint(out: &mut BytesMut, mut value: u32) {
+    while value >= 0x80 {
+        out.put_u8(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.put_u8(value as u8);
+}
+
+fn put_count(out: &mut BytesMut, version: i16, count: usize) {
+    if version >= FLEXIBLE {
+        put_varint(out, count as u32 + 1);
+    } else {
+        out.put_i32(count as i32);
+    }
+}
+
+fn put_null(out: &mut BytesMut, version: i16) {
+    if version >= FLEXIBLE {
+        out.put_u8(0);
+    } else {
+        out.put_i32(-1);
+    }
+}
+
+fn put_string(out: &mut BytesMut, version: i16, text: &str) {
+    if version >= FLEXIBLE {
+        put_varint(out, text.len() as u32 + 1);
+    } else {
+        out.put_i16(text.len() as i16);
+    }
+    out.put_slice(text.as_bytes());
+}
+
+fn put_tags(out: &mut BytesMut, version: i16) {
+    if version >= FLEXIBLE {
+        out.put_u8(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::TopicName;
+    use kafka_protocol::protocol::{Decodable, StrBytes};
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// What is written by hand, the codec reads, in every version.
+    #[test]
+    fn every_version_of_the_answer_reads_as_what_it_says() {
+        for version in SERVED.min..=SERVED.max {
+            let topic = FetchTopic::default()
+                .with_topic(TopicName(StrBytes::from_static_str("t")))
+                .with_topic_id(Uuid::from_u128(7));
+            let good = Fetched {
+                index: 3,
+                error: None,
+                high_watermark: 40,
+                log_start: 5,
+                pieces: Vec::new(),
+                trimmed: Bytes::from(vec![b'x'; 300]),
+            };
+            let bad = Fetched::refused(4, ResponseError::OffsetOutOfRange);
+            let context = Context {
+                api_key: 1,
+                version,
+                correlation_id: 9,
+                client_id: String::new(),
+                peer: "127.0.0.1:1".parse().unwrap(),
+                local: "127.0.0.1:2".parse().unwrap(),
+            };
+            let answer = write(&context, None, vec![(topic, vec![good, bad])]).unwrap();
+            let length = answer.len();
+            let mut bytes = BytesMut::new();
+            for chunk in answer.into_frame().into_iter().skip(1) {
+                let crate::answer::Chunk::Bytes(chunk) = chunk else { panic!("no files here") };
+                bytes.put_slice(&chunk);
+            }
+            assert_eq!(bytes.len(), length);
+            let mut bytes = bytes.freeze();
+            let header = FetchResponse::header_version(version);
+            assert_eq!(ResponseHeader::decode(&mut bytes, header).unwrap().correlation_id, 9);
+            let read = FetchResponse::decode(&mut bytes, version).unwrap();
+            assert!(bytes.is_empty(), "version {version} leaves {} bytes", bytes.len());
+            let partitions = &read.responses[0].partitions;
+            assert_eq!(partitions[0].high_watermark, 40);
+            assert_eq!(partitions[0].last_stable_offset, 40);
+            assert_eq!(partitions[0].records.as_ref().unwrap().len(), 300);
+            assert_eq!(partitions[1].error_code, 1);
+        }
+    }
+
+    #[test]
+    fn a_session_is_never_opened_and_one_that_was_not_is_refused() {
+        let ask = |id, epoch| {
+            session_error(&FetchRequest::default().with_session_id(id).with_session_epoch(epoch))
+        };
+        assert_eq!(ask(0, 0), None);
+        assert_eq!(ask(0, -1), None);
+        assert_eq!(ask(5, 3), Some(ResponseError::FetchSessionIdNotFound));
+        assert_eq!(ask(0, 3), Some(ResponseError::InvalidFetchSessionEpoch));
+    }
+}

@@ -1,0 +1,38 @@
+//! InitProducerId (22): an id for an idempotent producer, never given out twice (KIP-98).
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId};
+use kafka_protocol::protocol::VersionRange;
+
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+impl Serve for InitProducerIdRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 5 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> InitProducerIdResponse {
+        let refuse = |error: ResponseError| {
+            InitProducerIdResponse::default()
+                .with_error_code(error.code())
+                .with_producer_id(ProducerId(-1))
+                .with_producer_epoch(-1)
+        };
+        if self.transactional_id.is_some() {
+            // Final in every client: transactions are not served.
+            return refuse(ResponseError::TransactionalIdAuthorizationFailed);
+        }
+        // A producer that lost its place (KIP-360) gets a new id, as in Kafka: its epoch is only
+        // raised where there are transactions.
+        match kafka.engine.new_producer_id().await {
+            Ok(id) => InitProducerIdResponse::default()
+                .with_producer_id(ProducerId(id))
+                .with_producer_epoch(0),
+            Err(error) => {
+                tracing::error!(%error, "no producer id can be given out");
+                refuse(ResponseError::CoordinatorNotAvailable)
+            }
+        }
+    }
+}

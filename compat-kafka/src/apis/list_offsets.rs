@@ -1,0 +1,108 @@
+//! ListOffsets (2): where a log begins and ends, and where a time begins in it.
+//!
+//! A time finds the first record at or after it, exactly, also where timestamps are out of order.
+
+use std::sync::Arc;
+
+use engine::{EngineError, Found};
+use hlc::UserTime;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use crate::core::{Kafka, Readable};
+use crate::error_code::{engine_error, seek_error};
+use crate::moments::MomentRefused;
+use crate::routes::{Context, Serve};
+
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const LATEST_BY_TIME: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
+const EARLIEST_PENDING_UPLOAD: i64 = -6;
+const NONE: i64 = -1;
+/// It never changes on one node.
+const LEADER_EPOCH: i32 = 0;
+
+/// Offset, timestamp, leader epoch.
+type Place = (i64, i64, i32);
+
+impl Serve for ListOffsetsRequest {
+    const SERVED: VersionRange = VersionRange { min: 1, max: 10 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> ListOffsetsResponse {
+        let mut topics = Vec::with_capacity(self.topics.len());
+        for topic in self.topics {
+            let found = match kafka.readable(&topic.name).await {
+                Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
+                Err(MomentRefused::Grammar(_)) => Err(ResponseError::InvalidTopicException),
+                Err(MomentRefused::Seek(error)) => Err(seek_error(&error)),
+            };
+            let mut partitions = Vec::with_capacity(topic.partitions.len());
+            for asked in topic.partitions {
+                let place = match &found {
+                    Ok(readable) => place(
+                        kafka,
+                        readable,
+                        asked.partition_index,
+                        asked.current_leader_epoch,
+                        asked.timestamp,
+                    ),
+                    Err(error) => Err(*error),
+                };
+                let answer = ListOffsetsPartitionResponse::default()
+                    .with_partition_index(asked.partition_index);
+                partitions.push(match place {
+                    Ok((offset, time, epoch)) => {
+                        answer.with_offset(offset).with_timestamp(time).with_leader_epoch(epoch)
+                    }
+                    Err(error) => answer
+                        .with_error_code(error.code())
+                        .with_offset(NONE)
+                        .with_timestamp(NONE)
+                        .with_leader_epoch(-1),
+                });
+            }
+            topics.push(
+                ListOffsetsTopicResponse::default()
+                    .with_name(topic.name)
+                    .with_partitions(partitions),
+            );
+        }
+        ListOffsetsResponse::default().with_topics(topics)
+    }
+}
+
+fn place(
+    kafka: &Kafka,
+    readable: &Readable,
+    index: i32,
+    leader_epoch: i32,
+    time: i64,
+) -> Result<Place, ResponseError> {
+    let view = readable.view(index).ok_or(ResponseError::UnknownTopicOrPartition)?;
+    if leader_epoch > 0 {
+        return Err(ResponseError::UnknownLeaderEpoch);
+    }
+    let found = |result: Result<Option<Found>, EngineError>| match result {
+        Ok(Some(found)) => Ok((found.offset.0 as i64, found.time.0, found.epoch as i32)),
+        Ok(None) => Ok((NONE, NONE, -1)),
+        Err(error) => {
+            tracing::error!(%error, "a time cannot be looked up");
+            Err(engine_error(&error))
+        }
+    };
+    match time {
+        LATEST => Ok((view.end().0 as i64, NONE, LEADER_EPOCH)),
+        EARLIEST | EARLIEST_LOCAL => Ok((view.start().0 as i64, NONE, LEADER_EPOCH)),
+        LATEST_BY_TIME => found(kafka.engine.latest_by_user_time(&view)),
+        // Nothing is kept elsewhere.
+        LATEST_TIERED | EARLIEST_PENDING_UPLOAD => Ok((NONE, NONE, -1)),
+        time if time < 0 => Err(ResponseError::UnsupportedVersion),
+        time => found(kafka.engine.first_at_or_after(&view, UserTime(time))),
+    }
+}

@@ -1,0 +1,175 @@
+//! Metadata (3): the broker and the topics; a moment of a topic looks like a topic.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::{Topic, TopicId, check_topic_name};
+use hlc::split_topic;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::metadata_response::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use kafka_protocol::messages::{BrokerId, MetadataRequest, MetadataResponse, TopicName};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use uuid::Uuid;
+
+use crate::core::{Kafka, Readable};
+use crate::error_code::{engine_error, seek_error};
+use crate::moments::{MomentRefused, id_of};
+use crate::routes::{Context, Serve};
+
+/// What anybody may do to a topic or the cluster where nobody is refused anything: Kafka's bits for
+/// read, write, create, delete, alter, describe, and the configs.
+const TOPIC_OPERATIONS: i32 = 0x0df8;
+const CLUSTER_OPERATIONS: i32 = 0x1fa0;
+const NOT_ASKED: i32 = i32::MIN;
+
+impl Serve for MetadataRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 13 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> MetadataResponse {
+        let node = BrokerId(kafka.options.node_id);
+        let address = kafka.address(context.local);
+        let broker = MetadataResponseBroker::default()
+            .with_node_id(node)
+            .with_host(StrBytes::from_string(address.host))
+            .with_port(address.port.into())
+            .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
+        let mut topics = Vec::new();
+        let words = Asked(&self);
+        let all = match &self.topics {
+            None => true,
+            Some(asked) => context.version == 0 && asked.is_empty(),
+        };
+        if all {
+            for topic in kafka.engine.topics() {
+                topics.push(words.describe(kafka, &topic, topic.name.to_string(), topic.id));
+            }
+        }
+        for asked in self.topics.iter().flatten() {
+            let described = match &asked.name {
+                Some(name) => words.by_name(kafka, context, name).await,
+                None => words.by_id(kafka, asked.topic_id),
+            };
+            topics.push(described);
+        }
+        let operations =
+            if self.include_cluster_authorized_operations { CLUSTER_OPERATIONS } else { NOT_ASKED };
+        MetadataResponse::default()
+            .with_brokers(vec![broker])
+            .with_cluster_id(Some(StrBytes::from_string(kafka.options.cluster_id.clone())))
+            .with_controller_id(node)
+            .with_topics(topics)
+            .with_cluster_authorized_operations(operations)
+    }
+}
+
+fn refused(name: Option<&str>, id: Uuid, error: ResponseError) -> MetadataResponseTopic {
+    MetadataResponseTopic::default()
+        .with_name(name.map(|name| TopicName(StrBytes::from_string(name.to_owned()))))
+        .with_topic_id(id)
+        .with_error_code(error.code())
+        .with_topic_authorized_operations(NOT_ASKED)
+}
+
+/// A request's own words, beside the codec's.
+struct Asked<'a>(&'a MetadataRequest);
+
+impl Asked<'_> {
+    fn describe(
+        &self,
+        kafka: &Kafka,
+        topic: &Topic,
+        name: String,
+        id: TopicId,
+    ) -> MetadataResponseTopic {
+        let node = BrokerId(kafka.options.node_id);
+        let partitions = topic
+            .partitions
+            .iter()
+            .map(|partition| {
+                MetadataResponsePartition::default()
+                    .with_partition_index(partition.index as i32)
+                    .with_leader_id(node)
+                    .with_leader_epoch(0)
+                    .with_replica_nodes(vec![node])
+                    .with_isr_nodes(vec![node])
+            })
+            .collect();
+        let operations =
+            if self.0.include_topic_authorized_operations { TOPIC_OPERATIONS } else { NOT_ASKED };
+        MetadataResponseTopic::default()
+            .with_name(Some(TopicName(StrBytes::from_string(name))))
+            .with_topic_id(Uuid::from_bytes(id))
+            .with_partitions(partitions)
+            .with_topic_authorized_operations(operations)
+    }
+
+    fn by_id(&self, kafka: &Arc<Kafka>, id: Uuid) -> MetadataResponseTopic {
+        match kafka.readable_by_id(id.as_bytes()) {
+            Some(Readable::Present(topic)) => {
+                self.describe(kafka, &topic, topic.name.to_string(), topic.id)
+            }
+            Some(Readable::Past(view)) => {
+                let name = format!("{}{}{}", view.topic.name, hlc::TOPIC_MARK, view.ask);
+                self.describe(kafka, &view.topic, name, *id.as_bytes())
+            }
+            None => refused(None, id, ResponseError::UnknownTopicId),
+        }
+    }
+
+    async fn by_name(
+        &self,
+        kafka: &Arc<Kafka>,
+        context: &Context,
+        name: &TopicName,
+    ) -> MetadataResponseTopic {
+        match kafka.readable(name).await {
+            Ok(Some(Readable::Present(topic))) => {
+                self.describe(kafka, &topic, name.to_string(), topic.id)
+            }
+            Ok(Some(Readable::Past(view))) => {
+                self.describe(kafka, &view.topic, name.to_string(), id_of(name))
+            }
+            Ok(None) => {
+                let creates = kafka.options.auto_create_topics
+                    && (context.version < 4 || self.0.allow_auto_topic_creation);
+                self.create(kafka, name, creates).await
+            }
+            Err(refusal) => {
+                tracing::info!(topic = %&**name, %refusal, "a moment cannot be read");
+                let error = match refusal {
+                    MomentRefused::Grammar(_) => ResponseError::InvalidTopicException,
+                    MomentRefused::Seek(error) => seek_error(&error),
+                };
+                refused(Some(name), Uuid::nil(), error)
+            }
+        }
+    }
+}
+
+impl Asked<'_> {
+    async fn create(&self, kafka: &Arc<Kafka>, name: &str, creates: bool) -> MetadataResponseTopic {
+        if let Err(error) = check_topic_name(name) {
+            return refused(Some(name), Uuid::nil(), engine_error(&error));
+        }
+        if !creates || split_topic(name).is_some() {
+            return refused(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
+        }
+        let id = Uuid::new_v4().into_bytes();
+        let partitions = kafka.options.partitions;
+        let created =
+            kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
+        // Somebody else may have been quicker: then it is there, which is what was asked for.
+        match kafka.engine.topic(name) {
+            Some(topic) => self.describe(kafka, &topic, name.to_owned(), topic.id),
+            None => {
+                let code = created.err().map_or(ResponseError::LeaderNotAvailable, |error| {
+                    tracing::warn!(topic = %name, %error, "a topic was not created");
+                    engine_error(&error)
+                });
+                refused(Some(name), Uuid::nil(), code)
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! OffsetForLeaderEpoch (23): where an epoch ended, so that a client sees whether it was truncated
+//! (KIP-320). On one node nothing ever is: there is one epoch, and it ends where the log does.
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::offset_for_leader_epoch_response::{
+    EpochEndOffset, OffsetForLeaderTopicResult,
+};
+use kafka_protocol::messages::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use crate::core::{Kafka, Readable};
+use crate::routes::{Context, Serve};
+
+impl Serve for OffsetForLeaderEpochRequest {
+    const SERVED: VersionRange = VersionRange { min: 2, max: 4 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> OffsetForLeaderEpochResponse {
+        let mut topics = Vec::with_capacity(self.topics.len());
+        for topic in self.topics {
+            let found = kafka.readable(&topic.topic).await.ok().flatten();
+            let partitions = topic
+                .partitions
+                .iter()
+                .map(|asked| {
+                    let answer = EpochEndOffset::default().with_partition(asked.partition);
+                    let (epochs, index) =
+                        ((asked.current_leader_epoch, asked.leader_epoch), asked.partition);
+                    match end(found.as_ref(), index, epochs) {
+                        Ok((epoch, end)) => answer.with_leader_epoch(epoch).with_end_offset(end),
+                        Err(error) => answer
+                            .with_error_code(error.code())
+                            .with_leader_epoch(-1)
+                            .with_end_offset(-1),
+                    }
+                })
+                .collect();
+            topics.push(
+                OffsetForLeaderTopicResult::default()
+                    .with_topic(topic.topic)
+                    .with_partitions(partitions),
+            );
+        }
+        OffsetForLeaderEpochResponse::default().with_topics(topics)
+    }
+}
+
+fn end(
+    found: Option<&Readable>,
+    index: i32,
+    (current, asked): (i32, i32),
+) -> Result<(i32, i64), ResponseError> {
+    let view = found.and_then(|found| found.view(index));
+    let view = view.ok_or(ResponseError::UnknownTopicOrPartition)?;
+    if current > 0 {
+        return Err(ResponseError::UnknownLeaderEpoch);
+    }
+    match asked {
+        0 => Ok((0, view.end().0 as i64)),
+        // Neither an epoch that was, nor one that will be.
+        _ => Ok((-1, -1)),
+    }
+}

@@ -1,0 +1,297 @@
+//! Produce (0): batches go to the journal as they came.
+//!
+//! Validated here is what a broker must: framing, checksum, size, and times. Nothing is unpacked
+//! but what is not packed: the times of a compressed batch are those that its header claims.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::{Batch, Durability, EngineError, Head, Payload, Topic};
+use hlc::UserTime;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::produce_request::PartitionProduceData;
+use kafka_protocol::messages::produce_response::{
+    LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse,
+};
+use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use kafka_records::{BatchHeader, Codec, HEADER_BYTES, check, time_range};
+
+use crate::core::Kafka;
+use crate::error_code::{batch_error, engine_error};
+use crate::format::producer_note;
+use crate::metrics::add;
+use crate::routes::{BadRequest, Context, Served, decode, encode};
+
+pub(crate) const SERVED: VersionRange = VersionRange { min: 3, max: 13 };
+const NO_TIME: i64 = -1;
+
+/// Why a partition's batch was refused before it reached the engine.
+struct Refused {
+    error: ResponseError,
+    message: String,
+}
+
+impl Refused {
+    fn new(error: ResponseError, message: impl Into<String>) -> Refused {
+        Refused { error, message: message.into() }
+    }
+}
+
+/// Where in the answer a result belongs.
+struct Slot {
+    topic: usize,
+    partition: usize,
+    append_time: bool,
+}
+
+pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> Served {
+    let request = decode::<ProduceRequest>(&context, body)?;
+    let durability = match request.acks {
+        -1 => Durability::Synced,
+        0 | 1 => Durability::Written,
+        _ => {
+            let response = refuse_all(&request, ResponseError::InvalidRequiredAcks);
+            return encode::<ProduceRequest>(&context, &response).map(Some);
+        }
+    };
+    let (mut batches, mut slots) = (Vec::new(), Vec::new());
+    let mut responses = Vec::with_capacity(request.topic_data.len());
+    let transactional = request.transactional_id.is_some();
+    for (topic_index, data) in request.topic_data.into_iter().enumerate() {
+        let found = if context.version >= 13 {
+            let id = data.topic_id.as_bytes();
+            kafka.engine.topic_by_id(id).ok_or_else(|| match kafka.moments.by_id(id) {
+                Some(_) => read_only(),
+                None => Refused::new(ResponseError::UnknownTopicId, "there is no such topic"),
+            })
+        } else {
+            find(&kafka, &data.name)
+        };
+        let mut partitions = Vec::with_capacity(data.partition_data.len());
+        for (index, partition) in data.partition_data.into_iter().enumerate() {
+            let answer =
+                PartitionProduceResponse::default().with_index(partition.index).with_base_offset(-1);
+            let taken = match &found {
+                Ok(topic) => take(&kafka, topic, partition, transactional),
+                Err(refused) => Err(Refused::new(refused.error, refused.message.clone())),
+            };
+            partitions.push(match (taken, &found) {
+                (Ok((index_in_topic, batch)), Ok(topic)) => {
+                    let defaults = kafka.engine.topic_defaults();
+                    let append_time = topic.config.is_log_append_time(defaults);
+                    slots.push(Slot { topic: topic_index, partition: index, append_time });
+                    batches.push((Arc::clone(topic), index_in_topic, batch));
+                    answer
+                }
+                (Err(refused), _) => refuse(answer, refused.error, refused.message),
+                (Ok(_), Err(_)) => unreachable!("a batch was taken for a topic"),
+            });
+        }
+        responses.push(
+            TopicProduceResponse::default()
+                .with_name(data.name)
+                .with_topic_id(data.topic_id)
+                .with_partition_responses(partitions),
+        );
+    }
+    let starts: Vec<_> = batches
+        .iter()
+        .map(|(topic, partition, _)| topic.partitions[*partition as usize].start())
+        .collect();
+    let results = if batches.is_empty() {
+        Vec::new()
+    } else {
+        kafka.engine.append(batches, durability).await
+    };
+    for ((slot, result), start) in slots.into_iter().zip(results).zip(starts) {
+        let answer = &mut responses[slot.topic].partition_responses[slot.partition];
+        answer.log_start_offset = start.0 as i64;
+        answer.log_append_time_ms = NO_TIME;
+        match result {
+            Ok(appended) => {
+                answer.base_offset = appended.base.0 as i64;
+                if slot.append_time {
+                    answer.log_append_time_ms = appended.stamp.time().0 as i64;
+                }
+            }
+            // The batch is there: the client did not hear so the first time.
+            Err(EngineError::Duplicate { base, time_ms }) => {
+                answer.base_offset = base.0 as i64;
+                if slot.append_time {
+                    answer.log_append_time_ms = time_ms;
+                }
+            }
+            Err(error) => {
+                let refused = std::mem::take(answer);
+                *answer = refuse(refused, engine_error(&error), error.to_string());
+            }
+        }
+    }
+    if request.acks == 0 {
+        return no_answer(&context, &responses);
+    }
+    let response = ProduceResponse::default().with_responses(responses);
+    encode::<ProduceRequest>(&context, &response).map(Some)
+}
+
+/// A client that wants no answer learns of an error from the end of its connection, as in Kafka.
+fn no_answer(context: &Context, responses: &[TopicProduceResponse]) -> Served {
+    let failed = responses
+        .iter()
+        .flat_map(|topic| &topic.partition_responses)
+        .find(|partition| partition.error_code != 0);
+    match failed {
+        None => Ok(None),
+        Some(failed) => Err(BadRequest {
+            api: context.api_key,
+            version: context.version,
+            reason: format!(
+                "a batch sent with acks=0 was refused. error_code={}, message={}",
+                failed.error_code,
+                failed.error_message.as_deref().unwrap_or_default()
+            ),
+        }),
+    }
+}
+
+fn refuse(
+    answer: PartitionProduceResponse,
+    error: ResponseError,
+    message: String,
+) -> PartitionProduceResponse {
+    let leader = LeaderIdAndEpoch::default().with_leader_id((-1).into()).with_leader_epoch(-1);
+    PartitionProduceResponse::default()
+        .with_index(answer.index)
+        .with_base_offset(-1)
+        .with_log_append_time_ms(NO_TIME)
+        .with_log_start_offset(-1)
+        .with_error_code(error.code())
+        .with_error_message(Some(StrBytes::from_string(message)))
+        .with_current_leader(leader)
+}
+
+fn refuse_all(request: &ProduceRequest, error: ResponseError) -> ProduceResponse {
+    let responses = request
+        .topic_data
+        .iter()
+        .map(|data| {
+            let partitions = data.partition_data.iter().map(|partition| {
+                let answer = PartitionProduceResponse::default().with_index(partition.index);
+                refuse(answer, error, "acks must be 0, 1 or -1 (all)".to_owned())
+            });
+            TopicProduceResponse::default()
+                .with_name(data.name.clone())
+                .with_topic_id(data.topic_id)
+                .with_partition_responses(partitions.collect())
+        })
+        .collect();
+    ProduceResponse::default().with_responses(responses)
+}
+
+fn find(kafka: &Kafka, name: &str) -> Result<Arc<Topic>, Refused> {
+    kafka.engine.topic(name).ok_or_else(|| match hlc::split_topic(name) {
+        Some(_) => read_only(),
+        None => Refused::new(ResponseError::UnknownTopicOrPartition, "there is no such topic"),
+    })
+}
+
+fn read_only() -> Refused {
+    Refused::new(
+        ResponseError::InvalidTopicException,
+        "this topic is a moment of the past and cannot be written; produce to the topic itself",
+    )
+}
+
+/// Checks a partition's batch, and makes it ready for the engine.
+fn take(
+    kafka: &Kafka,
+    topic: &Topic,
+    data: PartitionProduceData,
+    transactional: bool,
+) -> Result<(u32, Batch), Refused> {
+    topic
+        .partition(data.index)
+        .map_err(|error| Refused::new(engine_error(&error), error.to_string()))?;
+    let records = data.records.unwrap_or_default();
+    let bad = |error: kafka_records::BatchError| {
+        Refused::new(batch_error(&error), error.to_string())
+    };
+    let header = BatchHeader::parse(&records).map_err(bad)?;
+    if header.total_bytes() < records.len() {
+        let message = "a produce request carries exactly one record batch for each partition";
+        return Err(Refused::new(ResponseError::InvalidRecord, message));
+    }
+    let defaults = kafka.engine.topic_defaults();
+    let bytes_max = topic.config.number("max.message.bytes", defaults);
+    if records.len() as i64 > bytes_max {
+        let message = format!(
+            "the batch has {} bytes, and max.message.bytes of the topic is {bytes_max}",
+            records.len()
+        );
+        return Err(Refused::new(ResponseError::MessageTooLarge, message));
+    }
+    let header = check(&records).map_err(bad)?;
+    if header.is_control() || header.is_log_append_time() {
+        let message = "clients write neither control batches nor append times";
+        return Err(Refused::new(ResponseError::InvalidRecord, message));
+    }
+    if header.is_transactional() || transactional {
+        let message = "transactions are not served";
+        return Err(Refused::new(ResponseError::InvalidTxnState, message));
+    }
+    let times = times_of(kafka, &header, &records)?;
+    check_times(kafka, topic, times)?;
+    let metrics = kafka.metrics();
+    add(&metrics.records_produced, header.record_count as u64);
+    add(&metrics.bytes_produced, records.len() as u64);
+    let batch = Batch {
+        payload: Payload {
+            head: Head::new(&records[..HEADER_BYTES]),
+            rest: records.slice(HEADER_BYTES..),
+        },
+        count: header.record_count as u32,
+        times,
+        producer: producer_note(&header),
+    };
+    Ok((data.index as u32, batch))
+}
+
+fn times_of(
+    kafka: &Kafka,
+    header: &BatchHeader,
+    records: &Bytes,
+) -> Result<(UserTime, UserTime), Refused> {
+    let bad = |error: kafka_records::BatchError| {
+        Refused::new(batch_error(&error), error.to_string())
+    };
+    if header.compression().map_err(bad)? == Codec::None {
+        let (least, most) = time_range(records, kafka.format.limit()).map_err(bad)?;
+        return Ok((UserTime(least), UserTime(most)));
+    }
+    // The least is not known without unpacking: a bound that is surely below it.
+    Ok((UserTime(i64::MIN), UserTime(header.max_timestamp)))
+}
+
+fn check_times(
+    kafka: &Kafka,
+    topic: &Topic,
+    (least, most): (UserTime, UserTime),
+) -> Result<(), Refused> {
+    let defaults = kafka.engine.topic_defaults();
+    if topic.config.is_log_append_time(defaults) {
+        return Ok(());
+    }
+    let now = kafka.engine.wall_now().0 as i64;
+    let after = topic.config.number("message.timestamp.after.max.ms", defaults);
+    let before = topic.config.number("message.timestamp.before.max.ms", defaults);
+    let early = least.0 != i64::MIN && least.0 != NO_TIME && now.saturating_sub(before) > least.0;
+    if early || most.0 > now.saturating_add(after) {
+        let message = format!(
+            "a record's timestamp lies outside of what the topic takes. least={}, most={}, now={now}, message.timestamp.before.max.ms={before}, message.timestamp.after.max.ms={after}",
+            least.0, most.0
+        );
+        return Err(Refused::new(ResponseError::InvalidTimestamp, message));
+    }
+    Ok(())
+}

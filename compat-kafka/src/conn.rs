@@ -1,0 +1,438 @@
+//! A connection: frames in, answers out, in the order of the requests.
+//!
+//! Requests of one connection take effect one after the other, as in Kafka. Produce requests alone
+//! overlap: each takes its place in the journal's queue before the next is looked at, and their
+//! answers wait for the disk together.
+//!
+//! Memory is bounded: a frame's buffer grows as its bytes arrive, out of a budget that all
+//! connections share, and a connection whose client does not read is not read from.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use kafka_protocol::messages::ApiKey;
+use parking_lot::Mutex;
+use tokio::io::Interest;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use crate::answer::Chunk;
+use crate::core::Kafka;
+use crate::extension;
+use crate::metrics::add;
+use crate::routes::{BadRequest, Context, Served, header, route};
+use crate::{apis, routes};
+
+/// What is read at once while frames are small, and the part of a frame that is free of the budget.
+const READ_BYTES: usize = 64 << 10;
+/// Up to here a frame's buffer is made in one piece when the frame begins; the memory is touched
+/// only as bytes arrive.
+const WHOLE_BYTES_MAX: usize = 2 << 20;
+/// How many produce requests of one connection may wait for the disk.
+const PRODUCES_MAX: usize = 256;
+/// A client that stops in the middle of a frame, or does not take its answer, is given this long.
+const STALL_MAX: Duration = Duration::from_secs(60);
+/// How long open requests may take to end when the service stops.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// Accepts connections until `stop` turns true, then lets them end.
+pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+    if let Ok(address) = listener.local_addr() {
+        kafka.set_bound(address);
+    }
+    let by_ip: Arc<Mutex<HashMap<IpAddr, usize>>> = Arc::default();
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stopping(&mut stop) => break,
+        };
+        while connections.try_join_next().is_some() {}
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, mostly: those who are here may end, and make room.
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let Some(place) = Place::take(&kafka, &by_ip, peer.ip(), connections.len()) else {
+            add(&kafka.metrics().connections_refused, 1);
+            tracing::debug!(%peer, "too many connections; refused");
+            continue;
+        };
+        let (kafka, stop) = (Arc::clone(&kafka), stop.clone());
+        connections.spawn(async move {
+            let _place = place;
+            if let Err(error) = Connection::run(kafka, stream, peer, stop).await {
+                error.report(peer);
+            }
+        });
+    }
+    drop(listener);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn stopping(stop: &mut watch::Receiver<bool>) {
+    // An error says that whoever could stop us is gone, which is an end as well.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// A connection's place among those that may be open.
+struct Place {
+    kafka: Arc<Kafka>,
+    by_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    ip: IpAddr,
+}
+
+impl Place {
+    fn take(
+        kafka: &Arc<Kafka>,
+        by_ip: &Arc<Mutex<HashMap<IpAddr, usize>>>,
+        ip: IpAddr,
+        open: usize,
+    ) -> Option<Place> {
+        let mut counts = by_ip.lock();
+        let count = counts.get(&ip).copied().unwrap_or(0);
+        if open >= kafka.options.connections_max || count >= kafka.options.connections_per_ip_max {
+            return None;
+        }
+        counts.insert(ip, count + 1);
+        add(&kafka.metrics().connections_accepted, 1);
+        add(&kafka.metrics().connections, 1);
+        Some(Place { kafka: Arc::clone(kafka), by_ip: Arc::clone(by_ip), ip })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.kafka.metrics().connections.fetch_sub(1, Ordering::Relaxed);
+        let mut counts = self.by_ip.lock();
+        if let Some(count) = counts.get_mut(&self.ip) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.ip);
+            }
+        }
+    }
+}
+
+/// Why a connection ended before its client ended it.
+#[derive(Debug, thiserror::Error)]
+enum ConnectionError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Bad(#[from] BadRequest),
+    #[error("the client announces a frame of {announced} bytes, and {max} are allowed")]
+    TooLong { announced: i64, max: usize },
+    #[error("the client stopped in the middle of a frame, or does not take its answer")]
+    Stalled,
+    #[error("there is no room for the client's request now")]
+    NoRoom,
+}
+
+impl ConnectionError {
+    fn report(&self, peer: SocketAddr) {
+        match self {
+            // A client that goes away is everyday life.
+            ConnectionError::Io(error) => tracing::debug!(%peer, %error, "connection ended"),
+            error => tracing::warn!(%peer, %error, "closing connection"),
+        }
+    }
+}
+
+/// A request's frame, with its share of the budget.
+struct Frame {
+    bytes: Bytes,
+    share: Option<OwnedSemaphorePermit>,
+}
+
+/// Takes frames off a socket. Every await can be given up and taken up again.
+struct Reader {
+    buffer: BytesMut,
+    share: Option<OwnedSemaphorePermit>,
+}
+
+impl Reader {
+    /// The next frame; `None` when the client has ended the connection between two frames.
+    async fn next(
+        &mut self,
+        kafka: &Kafka,
+        stream: &TcpStream,
+    ) -> Result<Option<Frame>, ConnectionError> {
+        loop {
+            let missing = match self.announced(kafka)? {
+                Some(length) if self.buffer.len() >= 4 + length => {
+                    self.buffer.advance(4);
+                    let bytes = self.buffer.split_to(length).freeze();
+                    return Ok(Some(Frame { bytes, share: self.share.take() }));
+                }
+                Some(length) => 4 + length - self.buffer.len(),
+                None => READ_BYTES,
+            };
+            self.make_room(kafka, missing).await?;
+            let idle = self.buffer.is_empty();
+            let limit = if idle { kafka.options.idle_max } else { STALL_MAX };
+            match tokio::time::timeout(limit, stream.readable()).await {
+                Ok(ready) => ready?,
+                Err(_) if idle => return Ok(None),
+                Err(_) => return Err(ConnectionError::Stalled),
+            }
+            match stream.try_read_buf(&mut self.buffer) {
+                Ok(0) if self.buffer.is_empty() => return Ok(None),
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The length that the frame at the front announces, if that much of it is here.
+    fn announced(&self, kafka: &Kafka) -> Result<Option<usize>, ConnectionError> {
+        let Some(length) = self.buffer.get(..4) else { return Ok(None) };
+        let announced =
+            i32::from_be_bytes(length.try_into().expect("four bytes are four bytes"));
+        let max = kafka.options.request_bytes_max;
+        match usize::try_from(announced) {
+            Ok(length) if length <= max => Ok(Some(length)),
+            _ => Err(ConnectionError::TooLong { announced: announced.into(), max }),
+        }
+    }
+
+    /// Room in the buffer for more of a frame that misses `missing` bytes.
+    async fn make_room(&mut self, kafka: &Kafka, missing: usize) -> Result<(), ConnectionError> {
+        if self.buffer.capacity() > self.buffer.len() {
+            return Ok(());
+        }
+        // Large frames double as they arrive: what is reserved is at most what has come, and more.
+        let more = missing.min(WHOLE_BYTES_MAX.max(self.buffer.len())).max(1);
+        let more = if missing < READ_BYTES { READ_BYTES } else { more };
+        if more > READ_BYTES {
+            let units = (more >> 10) as u32;
+            let budget = Arc::clone(&kafka.arriving).acquire_many_owned(units);
+            let share = match tokio::time::timeout(STALL_MAX, budget).await {
+                Ok(Ok(share)) => share,
+                _ => return Err(ConnectionError::NoRoom),
+            };
+            match &mut self.share {
+                Some(held) => held.merge(share),
+                none => *none = Some(share),
+            }
+        }
+        self.buffer.reserve(more);
+        Ok(())
+    }
+}
+
+struct Connection {
+    kafka: Arc<Kafka>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    local: SocketAddr,
+}
+
+type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Served> + Send>>>;
+
+impl Connection {
+    async fn run(
+        kafka: Arc<Kafka>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), ConnectionError> {
+        stream.set_nodelay(true)?;
+        let local = stream.local_addr()?;
+        let connection = Connection { kafka, stream, peer, local };
+        let mut reader = Reader { buffer: BytesMut::new(), share: None };
+        let mut in_flight = InFlight::new();
+        let mut waiting: Option<(Context, Frame, Bytes)> = None;
+        // What is in flight are produce requests, which others of their kind may join.
+        let mut produces = true;
+        loop {
+            if let Some((context, ..)) = &waiting {
+                let produce = context.api_key == ApiKey::Produce as i16;
+                let joins = produces && produce && in_flight.len() < PRODUCES_MAX;
+                if in_flight.is_empty() || joins {
+                    let (context, frame, body) = waiting.take().expect("it was just looked at");
+                    produces = produce;
+                    in_flight.push_back(connection.begin(context, frame, body)?);
+                    // Takes its place in the journal's queue now, before any later request.
+                    if let Some(served) = poll_once(&mut in_flight).await {
+                        connection.answer(served?).await?;
+                    }
+                    continue;
+                }
+            }
+            tokio::select! {
+                biased;
+                Some(served) = in_flight.next(), if !in_flight.is_empty() => {
+                    connection.answer(served?).await?;
+                }
+                frame = reader.next(&connection.kafka, &connection.stream), if waiting.is_none() => {
+                    match frame? {
+                        Some(frame) => waiting = Some(connection.open(frame)?),
+                        None => return Ok(()),
+                    }
+                }
+                () = stopping(&mut stop), if in_flight.is_empty() && waiting.is_none() => {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Reads a request's header.
+    fn open(&self, frame: Frame) -> Result<(Context, Frame, Bytes), ConnectionError> {
+        let opened = header(frame.bytes.clone());
+        if opened.is_err() {
+            add(&self.kafka.metrics().bad_frames, 1);
+        }
+        let (api_key, version, header, body) = opened?;
+        self.kafka.metrics().count_request(api_key, frame.bytes.len() + 4);
+        let context = Context {
+            api_key,
+            version,
+            correlation_id: header.correlation_id,
+            client_id: header.client_id.map(|id| id.to_string()).unwrap_or_default(),
+            peer: self.peer,
+            local: self.local,
+        };
+        Ok((context, frame, body))
+    }
+
+    /// Begins to serve a request; it holds its share of the budget until it is answered.
+    fn begin(
+        &self,
+        context: Context,
+        frame: Frame,
+        body: Bytes,
+    ) -> Result<routes::ServedFuture, ConnectionError> {
+        let (kafka, share) = (Arc::clone(&self.kafka), frame.share);
+        drop(frame.bytes);
+        let (api, version) = (context.api_key, context.version);
+        if api == extension::API_KEY {
+            return Ok(Box::pin(async move {
+                let _share = share;
+                extension::serve(&kafka, &context, body).await
+            }));
+        }
+        if api == ApiKey::ApiVersions as i16 && version > apis::api_versions::SERVED.max {
+            return Ok(Box::pin(async move { apis::api_versions::refuse(&context) }));
+        }
+        let row = route(api).filter(|row| row.served.min <= version && version <= row.served.max);
+        let Some(row) = row else {
+            add(&kafka.metrics().bad_frames, 1);
+            let reason = "this API is not served in this version".to_owned();
+            return Err(BadRequest { api, version, reason }.into());
+        };
+        Ok(Box::pin(async move {
+            let served = row.call(Arc::clone(&kafka), context, body).await;
+            if served.is_err() {
+                add(&kafka.metrics().bad_frames, 1);
+            }
+            drop(share);
+            served
+        }))
+    }
+
+    async fn answer(&self, answer: Option<crate::answer::Answer>) -> Result<(), ConnectionError> {
+        let Some(answer) = answer else { return Ok(()) };
+        add(&self.kafka.metrics().bytes_out, answer.len() as u64 + 4);
+        let mut chunks = std::collections::VecDeque::from(answer.into_frame());
+        while !chunks.is_empty() {
+            match self.write_some(&mut chunks) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    match tokio::time::timeout(STALL_MAX, self.stream.writable()).await {
+                        Ok(ready) => ready?,
+                        Err(_) => return Err(ConnectionError::Stalled),
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes as much of the first chunks as the socket takes at once.
+    fn write_some(&self, chunks: &mut std::collections::VecDeque<Chunk>) -> io::Result<()> {
+        if let Some(Chunk::File { segment, position, length }) = chunks.front_mut() {
+            let sent = self.send_file(segment, *position, *length)?;
+            if sent == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            *position += sent as u64;
+            *length -= sent;
+            if *length == 0 {
+                chunks.pop_front();
+            }
+            return Ok(());
+        }
+        const SLICES_MAX: usize = 64;
+        let mut slices = [io::IoSlice::new(&[]); SLICES_MAX];
+        let mut count = 0;
+        for chunk in chunks.iter().take(SLICES_MAX) {
+            let Chunk::Bytes(bytes) = chunk else { break };
+            slices[count] = io::IoSlice::new(bytes);
+            count += 1;
+        }
+        let mut written = self.stream.try_write_vectored(&slices[..count])?;
+        while let Some(Chunk::Bytes(bytes)) = chunks.front_mut() {
+            if bytes.len() > written {
+                bytes.advance(written);
+                break;
+            }
+            written -= bytes.len();
+            chunks.pop_front();
+            if written == 0 && !matches!(chunks.front(), Some(Chunk::Bytes(next)) if next.is_empty())
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the kernel copy from a journal file to the socket.
+    fn send_file(
+        &self,
+        segment: &engine::Segment,
+        position: u64,
+        length: usize,
+    ) -> io::Result<usize> {
+        let (file, at) = segment.place(position);
+        let Some(descriptor) = file.descriptor() else {
+            let mut bytes = vec![0; length.min(READ_BYTES)];
+            let read = file.read_at(&mut bytes, at)?;
+            return self.stream.try_write(&bytes[..read]);
+        };
+        self.stream.try_io(Interest::WRITABLE, || {
+            let mut at = at;
+            rustix::fs::sendfile(&self.stream, descriptor, Some(&mut at), length)
+                .map_err(io::Error::from)
+        })
+    }
+}
+
+/// Polls what is in flight once, and takes an answer if one is ready.
+async fn poll_once(in_flight: &mut InFlight) -> Option<Served> {
+    std::future::poll_fn(|context| {
+        use futures_util::Stream;
+        match std::pin::Pin::new(&mut *in_flight).poll_next(context) {
+            std::task::Poll::Ready(served) => std::task::Poll::Ready(served),
+            std::task::Poll::Pending => std::task::Poll::Ready(None),
+        }
+    })
+    .await
+}

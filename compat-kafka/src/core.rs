@@ -1,0 +1,220 @@
+//! What every request finds: the engine, the groups, the options, and the counters.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use engine::{Engine, Topic, TopicId, TopicView, View, When};
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+use crate::format::KafkaFormat;
+use crate::group_log::EngineGroupLog;
+use crate::groups::{Coordinator, Options as GroupOptions};
+use crate::metrics::Metrics;
+use crate::moments::Moments;
+
+/// Where clients are told to connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// A name or an address.
+    pub host: String,
+    /// A port.
+    pub port: u16,
+}
+
+/// How Kafka's face behaves. Names in parentheses are Kafka's.
+#[derive(Clone, Debug)]
+pub struct KafkaOptions {
+    /// This broker's id (`node.id`).
+    pub node_id: i32,
+    /// The cluster's name.
+    pub cluster_id: String,
+    /// Where clients are told to connect (`advertised.listeners`); where they came, if not set.
+    pub advertised: Option<Address>,
+    /// The rack that clients are told of (`broker.rack`).
+    pub rack: Option<String>,
+    /// Whether asking for a topic makes it (`auto.create.topics.enable`).
+    pub auto_create_topics: bool,
+    /// How many partitions a topic gets that does not say (`num.partitions`).
+    pub partitions: u32,
+    /// Whether topics may be deleted (`delete.topic.enable`).
+    pub delete_topics: bool,
+    /// The longest request, in bytes (`socket.request.max.bytes`).
+    pub request_bytes_max: usize,
+    /// The most connections (`max.connections`).
+    pub connections_max: usize,
+    /// The most connections from one address (`max.connections.per.ip`).
+    pub connections_per_ip_max: usize,
+    /// The most bytes of requests that have arrived and were not answered
+    /// (`queued.max.request.bytes`).
+    pub requests_bytes_max: usize,
+    /// A connection that is idle for longer is closed (`connections.max.idle.ms`).
+    pub idle_max: Duration,
+    /// The most bytes that one fetch returns (`fetch.max.bytes`).
+    pub fetch_bytes_max: usize,
+    /// The most offsets' metadata that a commit may carry (`offset.metadata.max.bytes`).
+    pub offset_metadata_bytes_max: usize,
+    /// How long a read waits for a moment that is not past yet.
+    pub moment_patience: Duration,
+    /// How many bytes a batch may unpack to when it is looked into.
+    pub unpacked_bytes_max: usize,
+    /// The broker's settings, as DescribeConfigs lists them: name and value.
+    pub broker_configs: Vec<(String, String)>,
+    /// Groups.
+    pub groups: GroupOptions,
+}
+
+impl Default for KafkaOptions {
+    fn default() -> KafkaOptions {
+        KafkaOptions {
+            node_id: 1,
+            cluster_id: "freezeframe".to_owned(),
+            advertised: None,
+            rack: None,
+            auto_create_topics: true,
+            partitions: 1,
+            delete_topics: true,
+            request_bytes_max: 100 << 20,
+            connections_max: 4096,
+            connections_per_ip_max: usize::MAX,
+            requests_bytes_max: 512 << 20,
+            idle_max: Duration::from_secs(600),
+            fetch_bytes_max: 55 << 20,
+            offset_metadata_bytes_max: 4096,
+            moment_patience: Duration::from_secs(5),
+            unpacked_bytes_max: 128 << 20,
+            broker_configs: Vec::new(),
+            groups: GroupOptions::default(),
+        }
+    }
+}
+
+/// Kafka's face.
+pub struct Kafka {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) options: KafkaOptions,
+    pub(crate) groups: Coordinator,
+    pub(crate) moments: Moments,
+    pub(crate) format: KafkaFormat,
+    /// Bytes of requests that have arrived, in KiB.
+    pub(crate) arriving: Arc<Semaphore>,
+    bound: OnceLock<SocketAddr>,
+    metrics: Metrics,
+}
+
+/// A topic as a reader named it: the present, or a moment.
+#[derive(Clone, Debug)]
+pub(crate) enum Readable {
+    Present(Arc<Topic>),
+    Past(Arc<TopicView>),
+}
+
+impl Readable {
+    pub(crate) fn topic(&self) -> &Arc<Topic> {
+        match self {
+            Readable::Present(topic) => topic,
+            Readable::Past(view) => &view.topic,
+        }
+    }
+
+    /// What may be seen of partition `index`.
+    pub(crate) fn view(&self, index: i32) -> Option<View> {
+        let index = usize::try_from(index).ok()?;
+        match self {
+            Readable::Present(topic) => topic.partitions.get(index).map(View::present),
+            Readable::Past(view) => view.partitions.get(index).cloned(),
+        }
+    }
+}
+
+impl Kafka {
+    /// Kafka's face over `engine`. Restores the groups; must be called within a runtime.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn new(
+        engine: Arc<Engine>,
+        options: KafkaOptions,
+    ) -> Result<Arc<Kafka>, engine::EngineError> {
+        let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
+        let groups = Coordinator::new(options.groups.clone(), log, Uuid::new_v4);
+        for (group, snapshot) in engine.group_snapshots()? {
+            if let Err(error) = groups.restore(&group, &snapshot) {
+                tracing::warn!(%group, %error, "a group cannot be restored; its members join anew");
+            }
+        }
+        for offset in engine.committed_offsets(None, hlc::Cut::ALL)? {
+            groups.restore_without_members(&offset.group);
+        }
+        Ok(Arc::new(Kafka {
+            engine,
+            groups,
+            moments: Moments::default(),
+            format: KafkaFormat { unpacked_bytes_max: options.unpacked_bytes_max },
+            arriving: Arc::new(Semaphore::new((options.requests_bytes_max >> 10).max(1))),
+            bound: OnceLock::new(),
+            metrics: Metrics::default(),
+            options,
+        }))
+    }
+
+    /// Counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Says where the listener is bound.
+    pub(crate) fn set_bound(&self, address: SocketAddr) {
+        let _ = self.bound.set(address);
+    }
+
+    /// Where clients are told to connect.
+    pub(crate) fn address(&self, came_to: SocketAddr) -> Address {
+        let bound = self.bound.get().copied().unwrap_or(came_to);
+        match &self.options.advertised {
+            // Port 0 in a setting stands for the port that was bound.
+            Some(address) if address.port == 0 => {
+                Address { port: bound.port(), ..address.clone() }
+            }
+            Some(address) => address.clone(),
+            None => Address { host: came_to.ip().to_string(), port: came_to.port() },
+        }
+    }
+
+    /// The topic that a reader named: a topic, or a moment of one. A real topic of the very name
+    /// wins. `Ok(None)` if there is none.
+    ///
+    /// # Errors
+    /// The name asks for a moment that cannot be read.
+    pub(crate) async fn readable(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<Option<Readable>, crate::moments::MomentRefused> {
+        if let Some(topic) = self.engine.topic(name) {
+            return Ok(Some(Readable::Present(topic)));
+        }
+        let when = When::Wait(self.options.moment_patience);
+        let view = self.moments.resolve(&self.engine, name, when).await?;
+        Ok(view.map(Readable::Past))
+    }
+
+    /// The topic that a reader named by id.
+    pub(crate) fn readable_by_id(&self, id: &TopicId) -> Option<Readable> {
+        if let Some(topic) = self.engine.topic_by_id(id) {
+            return Some(Readable::Present(topic));
+        }
+        self.moments.by_id(id).map(Readable::Past)
+    }
+
+    /// Answers all who wait in groups, so that connections can end.
+    pub fn close(&self) {
+        self.groups.close();
+    }
+}
+
+impl std::fmt::Debug for Kafka {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kafka").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,70 @@
+//! The one place where our errors become Kafka's.
+
+use engine::{EngineError, SeekError};
+use kafka_protocol::ResponseError;
+use kafka_records::BatchError;
+
+use crate::groups::GroupError;
+
+/// No `_` arm: a new kind of error must be given a code here before it compiles.
+pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
+    match error {
+        EngineError::UnknownPartition { .. } => ResponseError::UnknownTopicOrPartition,
+        EngineError::TopicExists(_) => ResponseError::TopicAlreadyExists,
+        EngineError::TopicName(_) => ResponseError::InvalidTopicException,
+        EngineError::PartitionCount(_) => ResponseError::InvalidPartitions,
+        EngineError::Config(_) => ResponseError::InvalidConfig,
+        // Answered as a success with the old offset; a caller that cannot, says this.
+        EngineError::Duplicate { .. } => ResponseError::DuplicateSequenceNumber,
+        EngineError::OutOfOrderSequence { .. } => ResponseError::OutOfOrderSequenceNumber,
+        EngineError::StaleProducerEpoch { .. } => ResponseError::InvalidProducerEpoch,
+        EngineError::OffsetOutOfRange { .. } => ResponseError::OffsetOutOfRange,
+        EngineError::Fenced(_) => ResponseError::NotLeaderOrFollower,
+        EngineError::Disk(_) | EngineError::Corrupt(_) => ResponseError::KafkaStorageError,
+        EngineError::Stopping(_) => ResponseError::NotLeaderOrFollower,
+    }
+}
+
+/// A moment that cannot be read, where the topic's name asked for it.
+pub(crate) fn seek_error(error: &SeekError) -> ResponseError {
+    match error {
+        SeekError::NotYet { .. } => ResponseError::OffsetNotAvailable,
+        // Not "unknown topic", which clients ask for again and again.
+        SeekError::FarFuture { .. }
+        | SeekError::BeforeHistory { .. }
+        | SeekError::NoTopic { .. } => ResponseError::InvalidTopicException,
+        SeekError::Engine(error) => engine_error(error),
+    }
+}
+
+/// A batch that a producer sent.
+pub(crate) fn batch_error(error: &BatchError) -> ResponseError {
+    match error {
+        BatchError::Crc { .. } | BatchError::Length { .. } | BatchError::TooShort { .. } => {
+            ResponseError::CorruptMessage
+        }
+        BatchError::OldMagic { .. } => ResponseError::UnsupportedForMessageFormat,
+        _ => ResponseError::InvalidRecord,
+    }
+}
+
+pub(crate) fn group_error(error: GroupError) -> ResponseError {
+    match error {
+        GroupError::UnknownMemberId => ResponseError::UnknownMemberId,
+        GroupError::IllegalGeneration => ResponseError::IllegalGeneration,
+        GroupError::RebalanceInProgress => ResponseError::RebalanceInProgress,
+        GroupError::InconsistentGroupProtocol => ResponseError::InconsistentGroupProtocol,
+        GroupError::MemberIdRequired => ResponseError::MemberIdRequired,
+        GroupError::FencedInstanceId => ResponseError::FencedInstanceId,
+        GroupError::InvalidSessionTimeout => ResponseError::InvalidSessionTimeout,
+        GroupError::GroupMaxSizeReached => ResponseError::GroupMaxSizeReached,
+        GroupError::CoordinatorNotAvailable | GroupError::TooManyGroups => {
+            ResponseError::CoordinatorNotAvailable
+        }
+        GroupError::TooLarge => ResponseError::UnknownServerError,
+        GroupError::NonEmptyGroup => ResponseError::NonEmptyGroup,
+        GroupError::GroupIdNotFound => ResponseError::GroupIdNotFound,
+        GroupError::GroupSubscribedToTopic => ResponseError::GroupSubscribedToTopic,
+        GroupError::InvalidGroupId => ResponseError::InvalidGroupId,
+    }
+}

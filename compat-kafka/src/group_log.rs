@@ -1,0 +1,41 @@
+//! Groups are kept in the engine, like everything else that has a past.
+
+use std::sync::Arc;
+
+use engine::Engine;
+use hlc::Cut;
+
+use crate::groups::{BoxFuture, GroupLog};
+
+pub(crate) struct EngineGroupLog {
+    engine: Arc<Engine>,
+}
+
+impl EngineGroupLog {
+    pub(crate) fn new(engine: Arc<Engine>) -> EngineGroupLog {
+        EngineGroupLog { engine }
+    }
+}
+
+impl GroupLog for EngineGroupLog {
+    fn put(&self, group: &str, snapshot: Vec<u8>) -> BoxFuture<Result<(), String>> {
+        let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
+        Box::pin(async move {
+            engine.save_group(&group, snapshot).await.map(drop).map_err(|error| error.to_string())
+        })
+    }
+
+    fn delete(&self, group: &str) -> BoxFuture<Result<(), String>> {
+        let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
+        Box::pin(async move {
+            engine.delete_group(&group).await.map(drop).map_err(|error| error.to_string())
+        })
+    }
+
+    fn has_offsets(&self, group: &str) -> BoxFuture<bool> {
+        let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
+        Box::pin(async move {
+            engine.committed_offsets(Some(&group), Cut::ALL).is_ok_and(|held| !held.is_empty())
+        })
+    }
+}

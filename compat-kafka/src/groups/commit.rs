@@ -1,0 +1,90 @@
+//! The fence before committed offsets: may this client set them, or delete them, now?
+
+use std::time::Duration;
+
+use super::error::GroupError;
+use super::machine::Group;
+use super::state::GroupState;
+use super::subscriptions::{CONSUMER_PROTOCOL_TYPE, Subscriptions};
+
+/// Who commits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitFence {
+    /// The member's id; empty for a client that uses no group management.
+    pub member_id: String,
+    /// The member's instance id.
+    pub group_instance_id: Option<String>,
+    /// The member's generation; -1 for a client that uses no group management.
+    pub generation_id: i32,
+    /// Which request this is.
+    pub kind: CommitKind,
+}
+
+/// Which request commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitKind {
+    /// `OffsetCommit`.
+    Plain,
+    /// `TxnOffsetCommit`: the group's state does not matter, and old clients name no member.
+    Transactional,
+}
+
+impl Group {
+    /// May this client commit offsets? A member's commit is a sign of life.
+    pub fn check_commit(&mut self, now: Duration, fence: &CommitFence) -> Result<(), GroupError> {
+        self.fence_commit(fence)?;
+        let is_alive = matches!(self.state, GroupState::Stable | GroupState::PreparingRebalance);
+        if is_alive && fence.kind == CommitKind::Plain {
+            self.touch(now, &fence.member_id);
+        }
+        Ok(())
+    }
+
+    fn fence_commit(&self, fence: &CommitFence) -> Result<(), GroupError> {
+        if self.state == GroupState::Dead {
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        if fence.generation_id < 0 && self.state == GroupState::Empty {
+            return Ok(());
+        }
+        if fence.names_a_member() {
+            self.check_member(&fence.member_id, fence.group_instance_id.as_deref())?;
+            self.check_generation(fence.generation_id)?;
+        } else if fence.kind == CommitKind::Plain && self.state != GroupState::Empty {
+            return Err(GroupError::UnknownMemberId);
+        }
+        let is_completing = self.state == GroupState::CompletingRebalance;
+        if fence.kind == CommitKind::Plain && is_completing {
+            return Err(GroupError::RebalanceInProgress);
+        }
+        Ok(())
+    }
+
+    /// May offsets be deleted, and which topics' may not? Those that the answer includes are
+    /// [`GroupError::GroupSubscribedToTopic`].
+    pub fn check_offset_delete(&self) -> Result<Subscriptions, GroupError> {
+        let is_consumers = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
+        match self.state {
+            GroupState::Dead => Err(GroupError::GroupIdNotFound),
+            GroupState::Empty => Ok(self.subscriptions.clone()),
+            _ if is_consumers => Ok(self.subscriptions.clone()),
+            _ => Err(GroupError::NonEmptyGroup),
+        }
+    }
+
+    /// May the group be deleted?
+    pub fn check_delete(&self) -> Result<(), GroupError> {
+        match self.state {
+            GroupState::Empty => Ok(()),
+            GroupState::Dead => Err(GroupError::GroupIdNotFound),
+            _ => Err(GroupError::NonEmptyGroup),
+        }
+    }
+}
+
+impl CommitFence {
+    fn names_a_member(&self) -> bool {
+        let is_named = !self.member_id.is_empty() || self.group_instance_id.is_some();
+        self.generation_id >= 0 || is_named
+    }
+}

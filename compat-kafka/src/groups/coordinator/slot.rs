@@ -1,0 +1,95 @@
+//! One group's place in the coordinator: the group, who waits for it, and when it wants to be
+//! woken.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::super::join::JoinAnswer;
+use super::super::machine::{Group, Token};
+use super::super::state::GroupState;
+use super::super::sync::SyncAnswer;
+use super::alarms::AlarmKey;
+use super::writes::QueuedPut;
+
+/// One group's place in the coordinator.
+pub(super) struct Slot {
+    pub(super) id: String,
+    pub(super) inner: Mutex<Inner>,
+    /// Held by the one write to the log that is under way.
+    pub(super) writing: tokio::sync::Mutex<()>,
+}
+
+pub(super) struct Inner {
+    pub(super) group: Group,
+    pub(super) joins: HashMap<Token, oneshot::Sender<JoinAnswer>>,
+    pub(super) syncs: HashMap<Token, oneshot::Sender<SyncAnswer>>,
+    /// The newest snapshot that no write has taken up yet.
+    pub(super) queued: Option<QueuedPut>,
+    /// The log has, or may have, a snapshot of the group.
+    pub(super) is_stored: bool,
+    /// From the decision to delete until the log has answered, nobody may act on the group.
+    pub(super) is_being_deleted: bool,
+    /// When a group that has been idle since is forgotten.
+    pub(super) idle_until: Option<Duration>,
+    pub(super) alarm: Option<AlarmKey>,
+    logged: (GroupState, i32),
+}
+
+impl Slot {
+    pub(super) fn new(id: &str, group: Group) -> Arc<Slot> {
+        let inner = Inner {
+            logged: (group.state(), group.generation()),
+            group,
+            joins: HashMap::new(),
+            syncs: HashMap::new(),
+            queued: None,
+            is_stored: false,
+            is_being_deleted: false,
+            idle_until: None,
+            alarm: None,
+        };
+        let writing = tokio::sync::Mutex::new(());
+        Arc::new(Slot { id: id.to_owned(), inner: Mutex::new(inner), writing })
+    }
+}
+
+impl Inner {
+    /// A request whose future is gone has no sender any more: its answer is for nobody.
+    pub(super) fn answer_join(&mut self, token: Token, answer: JoinAnswer) {
+        if let Some(sender) = self.joins.remove(&token) {
+            let _ = sender.send(answer);
+        }
+    }
+
+    pub(super) fn answer_sync(&mut self, token: Token, answer: SyncAnswer) {
+        if let Some(sender) = self.syncs.remove(&token) {
+            let _ = sender.send(answer);
+        }
+    }
+
+    pub(super) fn note_change(&mut self, id: &str) {
+        let stands = (self.group.state(), self.group.generation());
+        if self.logged != stands {
+            self.logged = stands;
+            let (state, generation) = stands;
+            let members = self.group.member_count();
+            let reason = self.group.reason();
+            tracing::info!(group = id, %state, generation, members, reason, "group moved on");
+        }
+    }
+
+    /// Keeps the time since when the group is idle, if it has been.
+    pub(super) fn note_idleness(&mut self, now: Duration, retention: Duration) {
+        let until = self.idle_until.unwrap_or(now + retention);
+        self.idle_until = self.group.is_idle().then_some(until);
+    }
+
+    /// When this group wants to be woken.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        [self.group.next_deadline(), self.idle_until].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,439 @@
+//! The runtime, under tokio's paused clock: time passes when all wait.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use tokio::task::JoinHandle;
+use tokio::time::{advance, sleep};
+
+use super::super::commit::CommitKind;
+use super::*;
+
+/// A log in memory, that can be told to fail or to hang.
+#[derive(Default)]
+struct Memory {
+    kept: Mutex<HashMap<String, Vec<u8>>>,
+    with_offsets: Mutex<Vec<String>>,
+    mood: Mutex<Mood>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Mood {
+    #[default]
+    Well,
+    Failing,
+    Slow(Duration),
+}
+
+impl Memory {
+    fn enter(&self, mood: Mood) {
+        *self.mood.lock() = mood;
+    }
+
+    fn answer(&self) -> BoxFuture<Result<(), String>> {
+        let mood = *self.mood.lock();
+        Box::pin(async move {
+            match mood {
+                Mood::Well => Ok(()),
+                Mood::Failing => Err("disk on fire".to_owned()),
+                Mood::Slow(time) => {
+                    sleep(time).await;
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+impl GroupLog for Memory {
+    fn put(&self, group: &str, snapshot: Vec<u8>) -> BoxFuture<Result<(), String>> {
+        if *self.mood.lock() != Mood::Failing {
+            self.kept.lock().insert(group.to_owned(), snapshot);
+        }
+        self.answer()
+    }
+
+    fn delete(&self, group: &str) -> BoxFuture<Result<(), String>> {
+        if *self.mood.lock() != Mood::Failing {
+            self.kept.lock().remove(group);
+        }
+        self.answer()
+    }
+
+    fn has_offsets(&self, group: &str) -> BoxFuture<bool> {
+        let has = self.with_offsets.lock().iter().any(|one| one == group);
+        Box::pin(async move { has })
+    }
+}
+
+fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn start(options: Options) -> (Coordinator, Arc<Memory>) {
+    let log = Arc::new(Memory::default());
+    let mut next = 0;
+    let member_ids = move || {
+        next += 1;
+        Uuid::from_u128(next)
+    };
+    (Coordinator::new(options, log.clone(), member_ids), log)
+}
+
+fn consumer(member_id: &str) -> JoinRequest {
+    JoinRequest {
+        member_id: member_id.to_owned(),
+        group_instance_id: None,
+        client_id: "app".to_owned(),
+        client_host: "/10.0.0.1".to_owned(),
+        session_timeout: s(10),
+        rebalance_timeout: s(60),
+        protocol_type: "consumer".to_owned(),
+        protocols: vec![("range".to_owned(), Bytes::new())],
+        require_known_member_id: true,
+        supports_skip_assignment: true,
+        reason: None,
+    }
+}
+
+fn sync(member_id: &str, generation_id: i32, assignments: &[(&str, &str)]) -> SyncRequest {
+    let own = |(id, bytes): &(&str, &str)| (id.to_string(), Bytes::from(bytes.to_string()));
+    SyncRequest {
+        member_id: member_id.to_owned(),
+        group_instance_id: None,
+        generation_id,
+        protocol_type: None,
+        protocol_name: None,
+        assignments: assignments.iter().map(own).collect(),
+    }
+}
+
+fn beat(member_id: &str, generation_id: i32) -> HeartbeatRequest {
+    HeartbeatRequest { member_id: member_id.to_owned(), group_instance_id: None, generation_id }
+}
+
+fn leaving(member_id: &str) -> LeavingMember {
+    LeavingMember { member_id: member_id.to_owned(), group_instance_id: None, reason: None }
+}
+
+fn simple_commit() -> CommitFence {
+    let (member_id, kind) = (String::new(), CommitKind::Plain);
+    CommitFence { member_id, group_instance_id: None, generation_id: -1, kind }
+}
+
+/// As a client does: asks for an id first, and joins with it.
+async fn join(coordinator: &Coordinator, group: &str) -> JoinAnswer {
+    let given = coordinator.join(group, consumer("")).await;
+    assert_eq!(given.error, Some(GroupError::MemberIdRequired));
+    coordinator.join(group, consumer(&given.member_id)).await
+}
+
+fn spawn_join(coordinator: &Coordinator, group: &'static str) -> JoinHandle<JoinAnswer> {
+    let coordinator = coordinator.clone();
+    tokio::spawn(async move { join(&coordinator, group).await })
+}
+
+/// A stable group of one member, which is the answer.
+async fn stable(coordinator: &Coordinator, group: &str) -> String {
+    let joined = join(coordinator, group).await;
+    let id = joined.member_id;
+    let asked = sync(&id, joined.generation_id, &[(&id, "p0")]);
+    assert_eq!(coordinator.sync(group, asked).await.assignment, "p0");
+    id
+}
+
+fn state(coordinator: &Coordinator, group: &str) -> Result<GroupState, GroupError> {
+    coordinator.describe(group).map(|description| description.state)
+}
+
+fn waiters(coordinator: &Coordinator) -> usize {
+    let groups = coordinator.shared.groups.lock();
+    let waiting = |slot: &Arc<Slot>| {
+        let inner = slot.inner.lock();
+        inner.joins.len() + inner.syncs.len()
+    };
+    groups.by_id.values().map(waiting).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_members_join_sync_and_heartbeat() {
+    let (coordinator, log) = start(Options::default());
+    let began = Instant::now();
+    let other = spawn_join(&coordinator, "g");
+    let one = join(&coordinator, "g").await;
+    let two = other.await.unwrap();
+    assert!((s(3)..s(7)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    let (leader, follower) = match one.leader == one.member_id {
+        true => (one.member_id, two.member_id),
+        false => (two.member_id, one.member_id),
+    };
+    let (leads, follows) = tokio::join!(
+        coordinator.sync("g", sync(&leader, 1, &[(&leader, "p0"), (&follower, "p1")])),
+        coordinator.sync("g", sync(&follower, 1, &[])),
+    );
+    assert_eq!((&leads.assignment[..], &follows.assignment[..]), (&b"p0"[..], &b"p1"[..]));
+    assert_eq!(coordinator.heartbeat("g", &beat(&leader, 1)), Ok(()));
+    assert!(log.kept.lock().contains_key("g"));
+    assert_eq!(waiters(&coordinator), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_member_is_dropped_by_the_timer_task() {
+    let (coordinator, _) = start(Options::default());
+    let id = stable(&coordinator, "g").await;
+    for _ in 0..5 {
+        sleep(s(9)).await;
+        assert_eq!(coordinator.heartbeat("g", &beat(&id, 1)), Ok(()));
+    }
+    sleep(s(9)).await;
+    assert_eq!(state(&coordinator, "g"), Ok(GroupState::Stable));
+    sleep(s(2)).await;
+    assert_eq!(state(&coordinator, "g"), Ok(GroupState::Empty));
+    assert_eq!(coordinator.heartbeat("g", &beat(&id, 1)), Err(GroupError::UnknownMemberId));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_join_whose_connection_goes_away_leaves_no_waiter_and_hangs_nobody() {
+    let (coordinator, _) = start(Options::default());
+    let id = stable(&coordinator, "g").await;
+    let newcomer = spawn_join(&coordinator, "g");
+    sleep(s(1)).await;
+    assert_eq!(coordinator.heartbeat("g", &beat(&id, 1)), Err(GroupError::RebalanceInProgress));
+    assert_eq!(waiters(&coordinator), 1);
+    newcomer.abort();
+    assert!(newcomer.await.unwrap_err().is_cancelled());
+    assert_eq!(waiters(&coordinator), 0);
+
+    let joined = coordinator.join("g", consumer(&id)).await;
+    assert_eq!((joined.error, joined.members.len()), (None, 2), "it may come back");
+    let asked = sync(&id, joined.generation_id, &[(&id, "p0")]);
+    assert_eq!(coordinator.sync("g", asked).await.error, None);
+    sleep(s(9)).await;
+    assert_eq!(coordinator.heartbeat("g", &beat(&id, 2)), Ok(()));
+    sleep(s(2)).await;
+    let after = coordinator.heartbeat("g", &beat(&id, 2));
+    assert_eq!(after, Err(GroupError::RebalanceInProgress), "its session has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_whose_connection_goes_away_takes_no_write_with_it() {
+    let (coordinator, log) = start(Options::default());
+    let joined = join(&coordinator, "g").await;
+    log.enter(Mood::Slow(s(2)));
+    let id = joined.member_id.clone();
+    let asked = sync(&id, 1, &[(&id, "p0")]);
+    let cloned = coordinator.clone();
+    let syncing = tokio::spawn(async move { cloned.sync("g", asked).await });
+    sleep(s(1)).await;
+    syncing.abort();
+    sleep(s(2)).await;
+    assert_eq!((state(&coordinator, "g"), waiters(&coordinator)), (Ok(GroupState::Stable), 0));
+    let again = coordinator.sync("g", sync(&id, 1, &[])).await;
+    assert_eq!(again.assignment, "p0");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_fails_or_hangs_makes_the_members_join_again() {
+    for mood in [Mood::Failing, Mood::Slow(s(60))] {
+        let (coordinator, log) = start(Options::default());
+        let joined = join(&coordinator, "g").await;
+        log.enter(mood);
+        let id = joined.member_id;
+        let answer = coordinator.sync("g", sync(&id, 1, &[(&id, "p0")])).await;
+        assert_eq!(answer.error, Some(GroupError::CoordinatorNotAvailable));
+        assert_eq!(state(&coordinator, "g"), Ok(GroupState::PreparingRebalance));
+
+        log.enter(Mood::Well);
+        let joined = coordinator.join("g", consumer(&id)).await;
+        assert_eq!((joined.error, joined.generation_id), (None, 2));
+        let answer = coordinator.sync("g", sync(&id, 2, &[(&id, "p1")])).await;
+        assert_eq!(answer.assignment, "p1");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_members_heartbeat_on() {
+    let (coordinator, log) = start(Options::default());
+    let id = stable(&coordinator, "g").await;
+    let kept = log.kept.lock()["g"].clone();
+    let (restarted, _) = start(Options::default());
+    restarted.restore("g", &kept).unwrap();
+    assert_eq!(restarted.heartbeat("g", &beat(&id, 1)), Ok(()));
+    assert_eq!(restarted.sync("g", sync(&id, 1, &[])).await.assignment, "p0");
+    sleep(s(11)).await;
+    assert_eq!(state(&restarted, "g"), Ok(GroupState::Empty));
+    assert!(restarted.restore("h", b"\x07nonsense").is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_for_a_group_that_is_not_there_are_answered_as_to_an_unknown_member() {
+    let (coordinator, _) = start(Options::default());
+    let joined = coordinator.join("g", consumer("x")).await;
+    assert_eq!(joined.error, Some(GroupError::UnknownMemberId));
+    let synced = coordinator.sync("g", sync("x", 1, &[])).await;
+    assert_eq!(synced.error, Some(GroupError::UnknownMemberId));
+    assert_eq!(coordinator.heartbeat("g", &beat("x", 1)), Err(GroupError::UnknownMemberId));
+    let left = coordinator.leave("g", &[leaving("x")]).unwrap();
+    assert_eq!(left[0].error, Some(GroupError::UnknownMemberId));
+    assert_eq!(coordinator.delete("g").await, Err(GroupError::GroupIdNotFound));
+    assert_eq!(state(&coordinator, "g"), Err(GroupError::GroupIdNotFound));
+    let member = CommitFence { generation_id: 1, ..simple_commit() };
+    assert_eq!(coordinator.check_commit("g", &member), Err(GroupError::GroupIdNotFound));
+    assert!(coordinator.list().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_without_an_id_is_refused_but_for_commits() {
+    let (coordinator, _) = start(Options::default());
+    let joined = coordinator.join("", consumer("")).await;
+    assert_eq!(joined.error, Some(GroupError::InvalidGroupId));
+    assert_eq!(coordinator.heartbeat("", &beat("x", 1)), Err(GroupError::InvalidGroupId));
+    assert_eq!(coordinator.check_commit("", &simple_commit()), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_deleted_once_it_is_empty_and_can_be_joined_anew() {
+    let (coordinator, log) = start(Options::default());
+    let id = stable(&coordinator, "g").await;
+    assert_eq!(coordinator.delete("g").await, Err(GroupError::NonEmptyGroup));
+    assert_eq!(coordinator.leave("g", &[leaving(&id)]).unwrap()[0].error, None);
+    assert_eq!(coordinator.delete("g").await, Ok(()));
+    sleep(s(1)).await;
+    assert!(log.kept.lock().is_empty(), "the write of the empty group came not after");
+    assert_eq!(coordinator.delete("g").await, Err(GroupError::GroupIdNotFound));
+    let joined = join(&coordinator, "g").await;
+    assert_eq!((joined.error, joined.generation_id), (None, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_cannot_be_deleted_stays_and_meanwhile_is_not_available() {
+    let (coordinator, log) = start(Options::default());
+    let id = stable(&coordinator, "g").await;
+    coordinator.leave("g", &[leaving(&id)]).unwrap();
+    sleep(s(1)).await;
+    log.enter(Mood::Slow(s(60)));
+    let cloned = coordinator.clone();
+    let deleting = tokio::spawn(async move { cloned.delete("g").await });
+    sleep(s(1)).await;
+    let joined = coordinator.join("g", consumer("")).await;
+    assert_eq!(joined.error, Some(GroupError::CoordinatorNotAvailable));
+    assert_eq!(deleting.await.unwrap(), Err(GroupError::CoordinatorNotAvailable));
+    assert_eq!(state(&coordinator, "g"), Ok(GroupState::Empty));
+    log.enter(Mood::Well);
+    assert_eq!(coordinator.delete("g").await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_are_bounded_and_idle_ones_without_offsets_make_room() {
+    let (coordinator, log) = start(Options { groups_max: 2, ..Options::default() });
+    let id = stable(&coordinator, "left").await;
+    coordinator.leave("left", &[leaving(&id)]).unwrap();
+    assert_eq!(coordinator.check_commit("offsets", &simple_commit()), Ok(()));
+    log.with_offsets.lock().push("offsets".to_owned());
+    let joined = coordinator.join("third", consumer("")).await;
+    assert_eq!(joined.error, Some(GroupError::TooManyGroups));
+    sleep(s(601)).await;
+    let listed = coordinator.list();
+    assert_eq!(listed.iter().map(|one| one.group_id.as_str()).collect::<Vec<_>>(), ["offsets"]);
+    assert!(log.kept.lock().is_empty());
+    assert_eq!(join(&coordinator, "third").await.error, None);
+
+    log.with_offsets.lock().clear();
+    sleep(s(601)).await;
+    assert_eq!(state(&coordinator, "offsets"), Err(GroupError::GroupIdNotFound));
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_of_which_there_are_only_offsets_are_listed_as_empty() {
+    let (coordinator, _) = start(Options::default());
+    coordinator.restore_without_members("b");
+    stable(&coordinator, "a").await;
+    coordinator.restore_without_members("a");
+    let listed = coordinator.list();
+    let shown: Vec<_> = listed
+        .iter()
+        .map(|one| (one.group_id.as_str(), one.protocol_type.as_str(), one.state))
+        .collect();
+    assert_eq!(shown, [("a", "consumer", GroupState::Stable), ("b", "", GroupState::Empty)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_answers_all_that_wait_and_refuses_the_rest() {
+    let (coordinator, _) = start(Options::default());
+    let waiting = spawn_join(&coordinator, "g");
+    sleep(s(1)).await;
+    coordinator.close();
+    assert_eq!(waiting.await.unwrap().error, Some(GroupError::CoordinatorNotAvailable));
+    let late = coordinator.join("g", consumer("")).await;
+    assert_eq!(late.error, Some(GroupError::CoordinatorNotAvailable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timer_task_ends_with_the_last_clone() {
+    let (coordinator, _) = start(Options::default());
+    stable(&coordinator, "g").await;
+    let shared = Arc::downgrade(&coordinator.shared);
+    let alarms = Arc::downgrade(&coordinator.shared.alarms);
+    drop(coordinator);
+    sleep(s(1)).await;
+    assert!(shared.upgrade().is_none() && alarms.upgrade().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_has_one_alarm_however_often_its_deadlines_move() {
+    let (coordinator, _) = start(Options::default());
+    let id = stable(&coordinator, "g").await;
+    for _ in 0..200 {
+        advance(Duration::from_millis(700)).await;
+        coordinator.heartbeat("g", &beat(&id, 1)).unwrap();
+        let _ = coordinator.join("g", consumer("")).await;
+        assert_eq!(coordinator.shared.alarms.len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_clients_of_many_groups_at_once_all_get_an_assignment() {
+    let delay = Duration::from_millis(20);
+    let options = Options { initial_rebalance_delay: delay, ..Options::default() };
+    let (coordinator, _) = start(options);
+    let clients: Vec<JoinHandle<()>> = (0..40)
+        .map(|client| {
+            let coordinator = coordinator.clone();
+            tokio::spawn(async move { take_part(&coordinator, ["a", "b", "c"][client % 3]).await })
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+    assert_eq!(waiters(&coordinator), 0);
+}
+
+/// Joins and syncs, over and over, until there is an assignment; then leaves, so that nobody waits
+/// for a member that has what it came for.
+async fn take_part(coordinator: &Coordinator, group: &str) {
+    let mut id = coordinator.join(group, consumer("")).await.member_id;
+    loop {
+        let joined = coordinator.join(group, consumer(&id)).await;
+        match joined.error {
+            None => {}
+            Some(GroupError::UnknownMemberId) => {
+                id = coordinator.join(group, consumer("")).await.member_id;
+                continue;
+            }
+            Some(error) => panic!("{error}"),
+        }
+        let ids = joined.members.iter().map(|member| member.member_id.as_str());
+        let own: Vec<(&str, &str)> = ids.map(|id| (id, id)).collect();
+        let synced = coordinator.sync(group, sync(&id, joined.generation_id, &own)).await;
+        match synced.error {
+            None => {
+                assert_eq!(synced.assignment, id);
+                coordinator.leave(group, &[leaving(&id)]).unwrap();
+                return;
+            }
+            Some(GroupError::RebalanceInProgress | GroupError::UnknownMemberId) => {}
+            Some(GroupError::IllegalGeneration) => {}
+            Some(error) => panic!("{error}"),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What an administrator is shown of a group.
+
+use bytes::Bytes;
+
+use super::machine::Group;
+use super::member::Member;
+use super::state::GroupState;
+
+/// One line in the list of groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedGroup {
+    /// The group's id.
+    pub group_id: String,
+    /// `consumer`, `connect`, …; empty if nobody has ever joined.
+    pub protocol_type: String,
+    /// Where the group stands.
+    pub state: GroupState,
+}
+
+impl ListedGroup {
+    /// What Kafka calls groups of this kind, beside its newer ones.
+    pub const GROUP_TYPE: &'static str = "classic";
+}
+
+/// A group and its members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupDescription {
+    /// Where the group stands.
+    pub state: GroupState,
+    /// `consumer`, `connect`, …; empty if nobody has ever joined.
+    pub protocol_type: String,
+    /// The protocol that the members chose; empty unless the group is stable.
+    pub protocol_data: String,
+    /// The members.
+    pub members: Vec<MemberDescription>,
+}
+
+/// A member of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberDescription {
+    /// The member's id.
+    pub member_id: String,
+    /// The member's instance id.
+    pub group_instance_id: Option<String>,
+    /// What the client calls itself.
+    pub client_id: String,
+    /// Where the client connects from.
+    pub client_host: String,
+    /// What the member brought for the protocol chosen; empty unless the group is stable.
+    pub metadata: Bytes,
+    /// What the leader last assigned to the member.
+    pub assignment: Bytes,
+}
+
+impl Group {
+    /// The group and its members.
+    pub fn describe(&self) -> GroupDescription {
+        let is_stable = self.state == GroupState::Stable;
+        let protocol = self.protocol.clone().filter(|_| is_stable).unwrap_or_default();
+        GroupDescription {
+            state: self.state,
+            protocol_type: self.protocol_type.clone().unwrap_or_default(),
+            members: self.roster.iter().map(|member| member.describe(&protocol)).collect(),
+            protocol_data: protocol,
+        }
+    }
+
+    /// The group's line in the list.
+    pub fn listed(&self, group_id: &str) -> ListedGroup {
+        ListedGroup {
+            group_id: group_id.to_owned(),
+            protocol_type: self.protocol_type.clone().unwrap_or_default(),
+            state: self.state,
+        }
+    }
+}
+
+impl Member {
+    fn describe(&self, protocol: &str) -> MemberDescription {
+        MemberDescription {
+            member_id: self.id.clone(),
+            group_instance_id: self.group_instance_id.clone(),
+            client_id: self.client_id.clone(),
+            client_host: self.client_host.clone(),
+            metadata: self.metadata(protocol),
+            assignment: self.assignment.clone().unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Why a group refuses a request. Each variant is an error code of its own on Kafka's wire, but for
+//! [`GroupError::TooManyGroups`] and [`GroupError::TooLarge`], which are our own bounds.
+
+/// Why a group refuses a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum GroupError {
+    /// The group has no such member: it must join anew, with an empty member id.
+    #[error("the group has no such member")]
+    UnknownMemberId,
+    /// The request speaks of another generation than the group's.
+    #[error("not the group's generation")]
+    IllegalGeneration,
+    /// The group is gathering its members: join again.
+    #[error("the group is rebalancing")]
+    RebalanceInProgress,
+    /// The protocol type differs from the group's, or no protocol is supported by all members.
+    #[error("no protocol in common with the group")]
+    InconsistentGroupProtocol,
+    /// Join again with the member id that the answer carries (KIP-394).
+    #[error("join again with the member id given")]
+    MemberIdRequired,
+    /// A newer member has taken over this instance id.
+    #[error("a newer member holds this instance id")]
+    FencedInstanceId,
+    /// The session timeout lies outside of what this service allows.
+    #[error("session timeout outside of the allowed range")]
+    InvalidSessionTimeout,
+    /// The group may grow no further, by its count of members or by their bytes.
+    #[error("the group may have no more members")]
+    GroupMaxSizeReached,
+    /// Not now: the group is being deleted, its log failed, or the service is stopping. Retry.
+    #[error("the coordinator is not available")]
+    CoordinatorNotAvailable,
+    /// The group has members, so it cannot be deleted.
+    #[error("the group is not empty")]
+    NonEmptyGroup,
+    /// There is no such group.
+    #[error("no such group")]
+    GroupIdNotFound,
+    /// A member reads this topic, so its offsets cannot be deleted.
+    #[error("the group is subscribed to the topic")]
+    GroupSubscribedToTopic,
+    /// An empty group id, where one is needed.
+    #[error("the group id is empty")]
+    InvalidGroupId,
+    /// The service holds as many groups as it may (`groups_max`). Retry once some are gone.
+    #[error("the service may have no more groups")]
+    TooManyGroups,
+    /// The metadata or the assignments in the request exceed their bound.
+    #[error("metadata or assignments are too large")]
+    TooLarge,
+}

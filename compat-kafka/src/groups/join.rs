@@ -1,0 +1,332 @@
+//! A member joins: as a new one, with an id that it was given, or once more.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::error::GroupError;
+use super::machine::{Effect, Group, Token};
+use super::member::{Member, OVERHEAD_BYTES, protocols_bytes};
+use super::options::Options;
+use super::state::GroupState;
+
+/// A uuid as text, and the dash before it.
+const UUID_BYTES: usize = 37;
+
+/// A member asks to be part of the next generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinRequest {
+    /// Empty if the member has none yet.
+    pub member_id: String,
+    /// Given by members that want to keep their assignment over a restart (KIP-345).
+    pub group_instance_id: Option<String>,
+    /// What the client calls itself.
+    pub client_id: String,
+    /// Where the client connects from.
+    pub client_host: String,
+    /// How long the member may be silent.
+    pub session_timeout: Duration,
+    /// How long the member may take to join a rebalance. Version 0 has none: it is the session's.
+    pub rebalance_timeout: Duration,
+    /// What kind of members these are: `consumer`, `connect`, …
+    pub protocol_type: String,
+    /// Ways to assign that the member supports, with its metadata for each; the best first.
+    pub protocols: Vec<(String, Bytes)>,
+    /// Versions 4 and up: a member without an id is first given one (KIP-394).
+    pub require_known_member_id: bool,
+    /// Versions 9 and up: the answer may tell the leader to assign nothing anew (KIP-814).
+    pub supports_skip_assignment: bool,
+    /// Why the client joins, in its words; for logs.
+    pub reason: Option<String>,
+}
+
+/// The answer to a [`JoinRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinAnswer {
+    /// `None` if the member is part of the generation.
+    pub error: Option<GroupError>,
+    /// The generation, or -1 after most errors.
+    pub generation_id: i32,
+    /// The group's protocol type.
+    pub protocol_type: Option<String>,
+    /// The protocol that the members chose.
+    pub protocol_name: Option<String>,
+    /// The member id of the leader; empty after most errors.
+    pub leader: String,
+    /// The member's id; with [`GroupError::MemberIdRequired`], the one to join with.
+    pub member_id: String,
+    /// All members, for the leader only.
+    pub members: Vec<JoinedMember>,
+    /// The leader need not assign: the assignment that it syncs for stands.
+    pub skip_assignment: bool,
+}
+
+/// What the leader is told of each member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinedMember {
+    /// The member's id.
+    pub member_id: String,
+    /// The member's instance id.
+    pub group_instance_id: Option<String>,
+    /// The member's metadata for the protocol chosen.
+    pub metadata: Bytes,
+}
+
+/// A join that is answered at once, and with nothing but this.
+struct Refusal {
+    error: GroupError,
+    member_id: String,
+}
+
+impl JoinAnswer {
+    /// An answer that says only what went wrong.
+    pub fn refused(error: GroupError, member_id: &str) -> JoinAnswer {
+        JoinAnswer {
+            error: Some(error),
+            generation_id: -1,
+            protocol_type: None,
+            protocol_name: None,
+            leader: String::new(),
+            member_id: member_id.to_owned(),
+            members: Vec::new(),
+            skip_assignment: false,
+        }
+    }
+}
+
+impl JoinRequest {
+    /// What can be refused without knowing the group.
+    pub(super) fn check(&self, options: &Options) -> Result<(), GroupError> {
+        let allowed = options.session_timeout_min..=options.session_timeout_max;
+        if !allowed.contains(&self.session_timeout) {
+            return Err(GroupError::InvalidSessionTimeout);
+        }
+        if self.bytes() > options.member_bytes_max {
+            return Err(GroupError::TooLarge);
+        }
+        if self.protocol_type.is_empty() || self.protocols.is_empty() {
+            return Err(GroupError::InconsistentGroupProtocol);
+        }
+        Ok(())
+    }
+
+    /// At least what the member will hold, its id included if that is yet to be made.
+    fn bytes(&self) -> usize {
+        let instance = self.group_instance_id.as_ref().map_or(0, String::len);
+        let id = self.member_id.len().max(instance.max(self.client_id.len()) + UUID_BYTES);
+        let names = id + instance + self.client_id.len() + self.client_host.len();
+        OVERHEAD_BYTES + names + protocols_bytes(&self.protocols)
+    }
+
+    /// The id of a member that has none: told apart by chance, told by eye by who it is.
+    fn new_member_id(&self, uuid: Uuid) -> String {
+        format!("{}-{uuid}", self.group_instance_id.as_ref().unwrap_or(&self.client_id))
+    }
+}
+
+impl Group {
+    /// A member asks to be part of the next generation. `ids` gives the chance part of new ids.
+    pub fn join(
+        &mut self,
+        now: Duration,
+        token: Token,
+        request: JoinRequest,
+        ids: &mut dyn FnMut() -> Uuid,
+    ) -> Vec<Effect> {
+        if let Err(refusal) = self.try_join(now, token, request, ids) {
+            self.answer_join(token, JoinAnswer::refused(refusal.error, &refusal.member_id));
+        }
+        self.take_effects()
+    }
+
+    fn try_join(
+        &mut self,
+        now: Duration,
+        token: Token,
+        request: JoinRequest,
+        ids: &mut dyn FnMut() -> Uuid,
+    ) -> Result<(), Refusal> {
+        let refuse = |error| Refusal { error, member_id: request.member_id.clone() };
+        if self.state == GroupState::Dead {
+            return Err(refuse(GroupError::CoordinatorNotAvailable));
+        }
+        request.check(&self.options).map_err(refuse)?;
+        if !self.has_room_for(&request) {
+            return Err(self.keep_out(now, &request.member_id));
+        }
+        if !self.supports(&request) {
+            return Err(refuse(GroupError::InconsistentGroupProtocol));
+        }
+        if request.member_id.is_empty() {
+            self.join_without_id(now, token, request, ids())
+        } else {
+            self.join_with_id(now, token, request)
+        }
+    }
+
+    /// While members gather, only those who have joined count: so the last to join again are
+    /// those that a lowered limit keeps out.
+    fn has_room_for(&self, request: &JoinRequest) -> bool {
+        let known = self.known_as(request);
+        let size_max = self.options.group_max_size;
+        let counts = match self.state {
+            GroupState::Empty | GroupState::Dead => true,
+            GroupState::PreparingRebalance => {
+                known.is_some_and(|member| member.join.is_some())
+                    || self.roster.joining() < size_max
+            }
+            GroupState::CompletingRebalance | GroupState::Stable => {
+                known.is_some() || self.roster.len() < size_max
+            }
+        };
+        let others = self.roster.bytes() - known.map_or(0, Member::bytes);
+        counts && others + request.bytes() <= self.options.group_bytes_max
+    }
+
+    /// Who is there already for this request: by its id, or by the instance id that it takes over.
+    fn known_as(&self, request: &JoinRequest) -> Option<&Member> {
+        let instance = request.group_instance_id.as_deref();
+        let holder = || instance.and_then(|instance| self.roster.id_of_instance(instance));
+        let id = Some(request.member_id.as_str()).filter(|id| !id.is_empty()).or_else(holder);
+        id.and_then(|id| self.roster.get(id))
+    }
+
+    fn keep_out(&mut self, now: Duration, id: &str) -> Refusal {
+        self.pending.remove(id);
+        if self.remove_member(id, GroupError::GroupMaxSizeReached).is_some() {
+            self.member_lost(now, "a member has no room any more");
+        } else {
+            self.complete_join_if_due(now);
+        }
+        Refusal { error: GroupError::GroupMaxSizeReached, member_id: String::new() }
+    }
+
+    fn supports(&self, request: &JoinRequest) -> bool {
+        self.state == GroupState::Empty
+            || self.protocol_type.as_ref() == Some(&request.protocol_type)
+                && self.roster.supports_any(&request.protocols)
+    }
+
+    fn join_without_id(
+        &mut self,
+        now: Duration,
+        token: Token,
+        request: JoinRequest,
+        uuid: Uuid,
+    ) -> Result<(), Refusal> {
+        let id = request.new_member_id(uuid);
+        let Some(instance) = &request.group_instance_id else {
+            if request.require_known_member_id {
+                return Err(self.give_out(now, id, request.session_timeout));
+            }
+            self.add_member(now, token, id, request);
+            return Ok(());
+        };
+        match self.roster.id_of_instance(instance).map(str::to_owned) {
+            Some(known) => self.replace_static(now, token, &known, id, request),
+            None => self.add_member(now, token, id, request),
+        }
+        Ok(())
+    }
+
+    /// The id counts only once the member joins with it: one that never heard it leaves no trace.
+    fn give_out(&mut self, now: Duration, id: String, timeout: Duration) -> Refusal {
+        if self.pending.len() >= self.options.pending_members_max {
+            let error = GroupError::GroupMaxSizeReached;
+            return Refusal { error, member_id: String::new() };
+        }
+        self.sessions.set(&id, now + timeout);
+        self.pending.insert(id.clone());
+        Refusal { error: GroupError::MemberIdRequired, member_id: id }
+    }
+
+    fn join_with_id(
+        &mut self,
+        now: Duration,
+        token: Token,
+        request: JoinRequest,
+    ) -> Result<(), Refusal> {
+        let id = request.member_id.clone();
+        let instance = request.group_instance_id.as_deref();
+        if instance.is_none() && self.pending.remove(&id) {
+            self.add_member(now, token, id, request);
+            return Ok(());
+        }
+        let refuse = |error| Refusal { error, member_id: request.member_id.clone() };
+        self.check_member(&id, instance).map_err(refuse)?;
+        match self.why_rebalance_for(&id, &request) {
+            Some(reason) => self.join_again(now, token, &id, request, reason),
+            None => self.answer_join(token, self.generation_for(&id)),
+        }
+        Ok(())
+    }
+
+    /// `None` if the member may be told the generation that stands: it changes nothing, and may
+    /// just not have heard. A leader that joins a stable group asks for a new assignment by it.
+    fn why_rebalance_for(&self, id: &str, request: &JoinRequest) -> Option<&'static str> {
+        let is_same = self.roster.get(id).is_some_and(|m| m.brings(&request.protocols));
+        match self.state {
+            GroupState::PreparingRebalance => Some("a member joins again"),
+            GroupState::Stable if self.roster.is_leader(id) => Some("the leader joins again"),
+            _ if !is_same => Some("a member changes its metadata"),
+            _ => None,
+        }
+    }
+
+    fn join_again(
+        &mut self,
+        now: Duration,
+        token: Token,
+        id: &str,
+        request: JoinRequest,
+        reason: &'static str,
+    ) {
+        let displaced = self.roster.edit(id, |member| {
+            member.update(&request);
+            member.join.replace(token)
+        });
+        if let Some(earlier) = displaced.flatten() {
+            self.answer_join(earlier, JoinAnswer::refused(GroupError::RebalanceInProgress, id));
+        }
+        self.rebalance_or_complete_join(now, reason);
+    }
+
+    fn add_member(&mut self, now: Duration, token: Token, id: String, request: JoinRequest) {
+        if let Some(timer) = &mut self.join_timer {
+            timer.note_new_member();
+        }
+        if self.roster.is_empty() {
+            self.protocol_type = Some(request.protocol_type.clone());
+        }
+        self.sessions.set(&id, now + self.options.new_member_join_timeout);
+        let member = Member::new(id, request);
+        self.roster.insert(Member { is_new: true, join: Some(token), ..member });
+        self.rebalance_or_complete_join(now, "a new member joins");
+    }
+
+    /// What a member is told of the generation that stands.
+    pub(super) fn generation_for(&self, id: &str) -> JoinAnswer {
+        let is_leader = self.roster.is_leader(id);
+        JoinAnswer {
+            error: None,
+            generation_id: self.generation,
+            protocol_type: self.protocol_type.clone(),
+            protocol_name: self.protocol.clone(),
+            leader: self.roster.leader().unwrap_or_default().to_owned(),
+            member_id: id.to_owned(),
+            members: if is_leader { self.joined_members() } else { Vec::new() },
+            skip_assignment: false,
+        }
+    }
+
+    fn joined_members(&self) -> Vec<JoinedMember> {
+        let protocol = self.protocol.as_deref().unwrap_or_default();
+        let tell = |member: &Member| JoinedMember {
+            member_id: member.id.clone(),
+            group_instance_id: member.group_instance_id.clone(),
+            metadata: member.metadata(protocol),
+        };
+        self.roster.iter().map(tell).collect()
+    }
+}

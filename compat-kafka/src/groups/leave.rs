@@ -1,0 +1,86 @@
+//! Members leave, of their own will or by an administrator's.
+
+use std::time::Duration;
+
+use super::error::GroupError;
+use super::machine::{Effect, Group};
+use super::state::GroupState;
+
+/// Who shall leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeavingMember {
+    /// The member's id; empty to remove whoever holds the instance id.
+    pub member_id: String,
+    /// The member's instance id.
+    pub group_instance_id: Option<String>,
+    /// Why, in the client's words; for logs.
+    pub reason: Option<String>,
+}
+
+/// Whether one member has left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftMember {
+    /// The member's id, as it was asked for.
+    pub member_id: String,
+    /// The member's instance id, as it was asked for.
+    pub group_instance_id: Option<String>,
+    /// `None` if the member has left.
+    pub error: Option<GroupError>,
+}
+
+impl LeavingMember {
+    pub(super) fn answered(&self, error: Option<GroupError>) -> LeftMember {
+        LeftMember {
+            member_id: self.member_id.clone(),
+            group_instance_id: self.group_instance_id.clone(),
+            error,
+        }
+    }
+}
+
+impl Group {
+    /// Takes members out of the group: one answer each, in order.
+    pub fn leave(
+        &mut self,
+        now: Duration,
+        leaving: &[LeavingMember],
+    ) -> (Result<Vec<LeftMember>, GroupError>, Vec<Effect>) {
+        if self.state == GroupState::Dead {
+            return (Err(GroupError::CoordinatorNotAvailable), Vec::new());
+        }
+        let (members, pending) = (self.roster.len(), self.pending.len());
+        let left = leaving.iter().map(|one| one.answered(self.leave_one(one).err())).collect();
+        if self.roster.len() < members {
+            self.members_left(now);
+        } else if self.pending.len() < pending {
+            self.complete_join_if_due(now);
+        }
+        (Ok(left), self.take_effects())
+    }
+
+    fn leave_one(&mut self, leaving: &LeavingMember) -> Result<(), GroupError> {
+        let id = self.id_of(leaving)?.to_owned();
+        if self.pending.remove(&id) {
+            self.sessions.cancel(&id);
+            return Ok(());
+        }
+        self.check_member(&id, leaving.group_instance_id.as_deref())?;
+        self.remove_member(&id, GroupError::UnknownMemberId);
+        Ok(())
+    }
+
+    fn id_of<'a>(&'a self, leaving: &'a LeavingMember) -> Result<&'a str, GroupError> {
+        if !leaving.member_id.is_empty() {
+            return Ok(&leaving.member_id);
+        }
+        let instance = leaving.group_instance_id.as_ref().ok_or(GroupError::UnknownMemberId)?;
+        self.roster.id_of_instance(instance).ok_or(GroupError::UnknownMemberId)
+    }
+
+    fn members_left(&mut self, now: Duration) {
+        match self.state {
+            GroupState::PreparingRebalance => self.complete_join_if_due(now),
+            _ => self.member_lost(now, "members left"),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What an operator may set about groups.
+
+use std::time::Duration;
+
+/// Settings of all groups. The defaults are Kafka's where Kafka has the setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// How long an empty group waits for more members after the first has joined.
+    pub initial_rebalance_delay: Duration,
+    /// The shortest session timeout that a member may ask for.
+    pub session_timeout_min: Duration,
+    /// The longest session timeout that a member may ask for.
+    pub session_timeout_max: Duration,
+    /// How long a member that was just added may wait for its first answer before it is dropped.
+    pub new_member_join_timeout: Duration,
+    /// The most members that one group may have.
+    pub group_max_size: usize,
+    /// The most member ids of one group that were given out and not yet used (KIP-394).
+    pub pending_members_max: usize,
+    /// The most bytes of ids and protocol metadata that one member may bring.
+    pub member_bytes_max: usize,
+    /// The most bytes that one group's members may hold together, assignments included.
+    pub group_bytes_max: usize,
+    /// The most groups.
+    pub groups_max: usize,
+    /// How long a group without members and without offsets is remembered.
+    pub empty_group_retention: Duration,
+    /// How long a write to the group log may take before it counts as failed.
+    pub write_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            initial_rebalance_delay: Duration::from_secs(3),
+            session_timeout_min: Duration::from_secs(6),
+            session_timeout_max: Duration::from_secs(30 * 60),
+            new_member_join_timeout: Duration::from_secs(5 * 60),
+            group_max_size: i32::MAX as usize,
+            pending_members_max: 10_000,
+            member_bytes_max: 1 << 20,
+            group_bytes_max: 64 << 20,
+            groups_max: 100_000,
+            empty_group_retention: Duration::from_secs(10 * 60),
+            write_timeout: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! From one generation to the next: members are gathered, a protocol and a leader are chosen, and
+//! every join is answered.
+
+use std::time::Duration;
+
+use super::error::GroupError;
+use super::machine::{Group, PendingWrite};
+use super::member::Member;
+use super::state::GroupState;
+use super::subscriptions::Subscriptions;
+
+/// Before a rebalance in which nobody joins is tried again, whatever the members' timeouts say.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+
+/// How long joins are waited for.
+#[derive(Debug, Clone)]
+pub(super) struct JoinTimer {
+    pub(super) at: Duration,
+    initial: Option<InitialDelay>,
+}
+
+/// The first members of an empty group are waited for in steps, for as long as more keep coming.
+#[derive(Debug, Clone)]
+struct InitialDelay {
+    step: Duration,
+    remaining: Duration,
+    has_new_member: bool,
+}
+
+impl JoinTimer {
+    pub(super) fn note_new_member(&mut self) {
+        if let Some(initial) = &mut self.initial {
+            initial.has_new_member = true;
+        }
+    }
+}
+
+impl InitialDelay {
+    /// The next step, if another is due.
+    fn extended(self, step_max: Duration) -> Option<InitialDelay> {
+        let goes_on = self.has_new_member && !self.remaining.is_zero();
+        goes_on.then(|| InitialDelay {
+            step: step_max.min(self.remaining),
+            remaining: self.remaining.saturating_sub(self.step),
+            has_new_member: false,
+        })
+    }
+}
+
+impl Group {
+    /// Begins a rebalance, or ends the gathering of one that only waited for this.
+    pub(super) fn rebalance_or_complete_join(&mut self, now: Duration, reason: &'static str) {
+        if self.state.may_rebalance() {
+            self.prepare_rebalance(now, reason);
+        } else {
+            self.complete_join_if_due(now);
+        }
+    }
+
+    /// Asks all members to join again.
+    pub(super) fn prepare_rebalance(&mut self, now: Duration, reason: &'static str) {
+        self.reason = reason;
+        if self.state == GroupState::CompletingRebalance {
+            self.reset_assignments(now, GroupError::RebalanceInProgress);
+        }
+        self.pending_sync.clear();
+        self.sync_deadline = None;
+        let is_initial = self.state == GroupState::Empty;
+        self.enter(GroupState::PreparingRebalance);
+        self.join_timer = Some(self.new_join_timer(now, is_initial));
+        if !is_initial {
+            self.complete_join_if_all_joined(now);
+        }
+    }
+
+    fn new_join_timer(&self, now: Duration, is_initial: bool) -> JoinTimer {
+        let timeout = self.roster.rebalance_timeout();
+        if !is_initial {
+            return JoinTimer { at: now + timeout, initial: None };
+        }
+        let step = self.options.initial_rebalance_delay;
+        let remaining = timeout.saturating_sub(step);
+        let initial = Some(InitialDelay { step, remaining, has_new_member: false });
+        JoinTimer { at: now + step, initial }
+    }
+
+    /// Ends the gathering if all have joined; the first members of a group wait for their timer.
+    pub(super) fn complete_join_if_due(&mut self, now: Duration) {
+        if self.join_timer.as_ref().is_some_and(|timer| timer.initial.is_none()) {
+            self.complete_join_if_all_joined(now);
+        }
+    }
+
+    pub(super) fn complete_join_if_all_joined(&mut self, now: Duration) {
+        let all = self.roster.joining() == self.roster.len() && self.pending.is_empty();
+        if all && self.state == GroupState::PreparingRebalance {
+            self.complete_join(now);
+        }
+    }
+
+    /// A member is gone that others may have waited for, or that had a share.
+    pub(super) fn member_lost(&mut self, now: Duration, reason: &'static str) {
+        match self.state {
+            GroupState::CompletingRebalance | GroupState::Stable => {
+                self.prepare_rebalance(now, reason);
+            }
+            _ => self.complete_join_if_all_joined(now),
+        }
+    }
+
+    pub(super) fn join_timer_fired(&mut self, now: Duration) {
+        let step_max = self.options.initial_rebalance_delay;
+        let initial = self.join_timer.take().and_then(|timer| timer.initial);
+        match initial.and_then(|initial| initial.extended(step_max)) {
+            Some(next) => {
+                self.join_timer = Some(JoinTimer { at: now + next.step, initial: Some(next) });
+            }
+            None => self.complete_join(now),
+        }
+    }
+
+    /// Ends the gathering. Dynamic members that have not joined are dropped; static ones stay for
+    /// as long as their session does.
+    fn complete_join(&mut self, now: Duration) {
+        for id in self.roster.ids_where(|member| member.join.is_none() && !member.is_static()) {
+            self.remove_member(&id, GroupError::UnknownMemberId);
+        }
+        if self.roster.is_empty() {
+            self.become_empty();
+        } else if self.roster.elect_joined_leader() {
+            self.begin_generation(now);
+        } else {
+            let at = now + self.roster.rebalance_timeout().max(RETRY_MIN);
+            self.join_timer = Some(JoinTimer { at, initial: None });
+        }
+    }
+
+    fn become_empty(&mut self) {
+        self.join_timer = None;
+        self.generation += 1;
+        self.protocol = None;
+        self.subscriptions = self.read_subscriptions();
+        self.enter(GroupState::Empty);
+        self.persist(self.snapshot(), PendingWrite::Emptied);
+    }
+
+    fn begin_generation(&mut self, now: Duration) {
+        self.join_timer = None;
+        self.generation += 1;
+        self.protocol = self.roster.select_protocol();
+        self.subscriptions = self.read_subscriptions();
+        self.enter(GroupState::CompletingRebalance);
+        self.pending_sync = self.roster.ids().into_iter().collect();
+        self.sync_deadline = Some(now + self.roster.rebalance_timeout());
+        for id in self.roster.ids() {
+            self.tell_generation(now, &id);
+        }
+    }
+
+    fn tell_generation(&mut self, now: Duration, id: &str) {
+        if let Some(token) = self.roster.take_join(id) {
+            self.answer_join(token, self.generation_for(id));
+        }
+        self.roster.edit(id, |member| member.is_new = false);
+        self.touch(now, id);
+    }
+
+    pub(super) fn read_subscriptions(&self) -> Subscriptions {
+        let protocol = self.protocol.as_deref().unwrap_or_default();
+        let metadata = self.roster.iter().map(|member: &Member| member.metadata(protocol));
+        Subscriptions::of(self.protocol_type.as_deref(), metadata)
+    }
+}

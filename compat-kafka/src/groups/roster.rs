@@ -1,0 +1,220 @@
+//! The members of a group, and what follows from who they are: the leader, the instance ids, the
+//! protocols that all of them support, how many wait for a join.
+//!
+//! Invariants, asserted by the tests: `tally` is the sum over `members`; `instances` maps each
+//! instance id to the one member that has it; there is a leader exactly if there is a member, and
+//! it is one of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::machine::Token;
+use super::member::Member;
+
+/// The members of a group. Ordered by id, so that runs replay.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Roster {
+    members: BTreeMap<String, Member>,
+    instances: HashMap<String, String>,
+    leader: Option<String>,
+    tally: Tally,
+}
+
+/// Sums over all members, kept so that no request has to walk them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Tally {
+    /// How many members support each protocol. None is zero.
+    support: BTreeMap<String, usize>,
+    joining: usize,
+    bytes: usize,
+}
+
+impl Roster {
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(super) fn contains(&self, id: &str) -> bool {
+        self.members.contains_key(id)
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<&Member> {
+        self.members.get(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    pub(super) fn ids(&self) -> Vec<String> {
+        self.members.keys().cloned().collect()
+    }
+
+    /// Ids of the members of whom `claim` holds.
+    pub(super) fn ids_where(&self, claim: impl Fn(&Member) -> bool) -> Vec<String> {
+        self.iter().filter(|member| claim(member)).map(|member| member.id.clone()).collect()
+    }
+
+    pub(super) fn leader(&self) -> Option<&str> {
+        self.leader.as_deref()
+    }
+
+    pub(super) fn is_leader(&self, id: &str) -> bool {
+        self.leader() == Some(id)
+    }
+
+    pub(super) fn id_of_instance(&self, instance: &str) -> Option<&str> {
+        self.instances.get(instance).map(String::as_str)
+    }
+
+    /// How many members have a join request in waiting.
+    pub(super) fn joining(&self) -> usize {
+        self.tally.joining
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.tally.bytes
+    }
+
+    /// The longest rebalance timeout of any member: all are waited for that long.
+    pub(super) fn rebalance_timeout(&self) -> Duration {
+        self.iter().map(|member| member.rebalance_timeout).max().unwrap_or_default()
+    }
+
+    pub(super) fn insert(&mut self, member: Member) {
+        if let Some(instance) = &member.group_instance_id {
+            let known = self.instances.insert(instance.clone(), member.id.clone());
+            assert!(known.is_none(), "an instance id has one member: {instance}");
+        }
+        self.leader.get_or_insert_with(|| member.id.clone());
+        self.tally.count(&member);
+        let known = self.members.insert(member.id.clone(), member);
+        assert!(known.is_none(), "a member is added once");
+    }
+
+    pub(super) fn remove(&mut self, id: &str) -> Option<Member> {
+        let member = self.members.remove(id)?;
+        self.tally.uncount(&member);
+        if let Some(instance) = &member.group_instance_id {
+            self.instances.remove(instance);
+        }
+        if self.is_leader(id) {
+            self.leader = self.members.keys().next().cloned();
+        }
+        Some(member)
+    }
+
+    /// Puts `next` in the place of `id`, as the leader too if `id` led. Answers with who was there.
+    pub(super) fn replace(&mut self, id: &str, next: Member) -> Option<Member> {
+        let led = self.is_leader(id);
+        let previous = self.remove(id)?;
+        if led {
+            self.leader = Some(next.id.clone());
+        }
+        self.insert(next);
+        Some(previous)
+    }
+
+    /// Changes a member in place, but for its ids.
+    pub(super) fn edit<T>(&mut self, id: &str, change: impl FnOnce(&mut Member) -> T) -> Option<T> {
+        let member = self.members.get_mut(id)?;
+        self.tally.uncount(member);
+        let changed = change(member);
+        self.tally.count(member);
+        Some(changed)
+    }
+
+    /// Takes the join request that waits for this member, to answer it.
+    pub(super) fn take_join(&mut self, id: &str) -> Option<Token> {
+        let token = self.members.get_mut(id)?.join.take()?;
+        self.tally.joining -= 1;
+        Some(token)
+    }
+
+    /// Takes the sync request that waits for this member, to answer it.
+    pub(super) fn take_sync(&mut self, id: &str) -> Option<Token> {
+        self.members.get_mut(id)?.sync.take()
+    }
+
+    pub(super) fn set_leader(&mut self, id: Option<String>) {
+        self.leader = id;
+    }
+
+    /// Makes one who joins the leader, if the leader does not join. False if nobody joins.
+    pub(super) fn elect_joined_leader(&mut self) -> bool {
+        let joins = |member: &&Member| member.join.is_some();
+        if self.leader().and_then(|id| self.get(id)).filter(joins).is_some() {
+            return true;
+        }
+        let elected = self.iter().find(joins).map(|member| member.id.clone());
+        let is_elected = elected.is_some();
+        self.leader = elected.or(self.leader.take());
+        is_elected
+    }
+
+    /// Whether at least one of these protocols is supported by every member.
+    pub(super) fn supports_any(&self, protocols: &[(String, Bytes)]) -> bool {
+        protocols.iter().any(|(name, _)| self.tally.supporters(name) == self.len())
+    }
+
+    /// The protocol with the most votes; each member votes for the first in its list that all
+    /// members support. A tie goes to the first by name. `None` only if there are no members.
+    pub(super) fn select_protocol(&self) -> Option<String> {
+        let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
+        for member in self.iter() {
+            let all_support = |name: &str| self.tally.supporters(name) == self.len();
+            let vote = member.protocols.iter().find(|(name, _)| all_support(name));
+            let (name, _) = vote.expect("whoever joins shares a protocol with all members");
+            *votes.entry(name).or_default() += 1;
+        }
+        let winner = votes.into_iter().rev().max_by_key(|(_, count)| *count);
+        winner.map(|(name, _)| name.to_owned())
+    }
+
+    #[cfg(test)]
+    pub(super) fn assert_sound(&self) {
+        let mut tally = Tally::default();
+        self.iter().for_each(|member| tally.count(member));
+        assert_eq!(tally, self.tally, "the tally is the sum over the members");
+        let statics = self.iter().filter(|member| member.is_static()).count();
+        assert_eq!(statics, self.instances.len(), "each instance id is one member's");
+        for (instance, id) in &self.instances {
+            let holder = self.get(id).expect("an instance id is a member's");
+            assert_eq!(holder.group_instance_id.as_ref(), Some(instance));
+        }
+        assert_eq!(self.leader.is_some(), !self.is_empty(), "members have a leader");
+        assert!(self.leader().is_none_or(|id| self.contains(id)), "the leader is a member");
+    }
+}
+
+impl Tally {
+    fn supporters(&self, protocol: &str) -> usize {
+        self.support.get(protocol).copied().unwrap_or(0)
+    }
+
+    fn count(&mut self, member: &Member) {
+        self.bytes += member.bytes();
+        self.joining += usize::from(member.join.is_some());
+        for (name, _) in &member.protocols {
+            *self.support.entry(name.clone()).or_default() += 1;
+        }
+    }
+
+    fn uncount(&mut self, member: &Member) {
+        self.bytes -= member.bytes();
+        self.joining -= usize::from(member.join.is_some());
+        for (name, _) in &member.protocols {
+            let supporters = self.support.get_mut(name).expect("a member's protocols are counted");
+            *supporters -= 1;
+            if *supporters == 0 {
+                self.support.remove(name);
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What of a group survives a restart: the last generation that was stored, as one value.
+//!
+//! A group that was between two generations comes back as the earlier one: members that know of the
+//! later are told `IllegalGeneration`, and join again. As bytes a snapshot is its version, then
+//! postcard.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::machine::{Effect, Group};
+use super::member::Member;
+use super::options::Options;
+use super::state::GroupState;
+
+/// The first byte of every snapshot that this code writes.
+const VERSION: u8 = 1;
+
+/// What of a group survives a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupSnapshot {
+    /// The generation.
+    pub generation: i32,
+    /// The protocol type, once anyone has joined.
+    pub protocol_type: Option<String>,
+    /// The protocol that the members chose; `None` exactly if there are none.
+    pub protocol: Option<String>,
+    /// The leader's member id; `None` exactly if there are no members.
+    pub leader: Option<String>,
+    /// The members, each with an assignment.
+    pub members: Vec<MemberSnapshot>,
+}
+
+/// What of a member survives a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberSnapshot {
+    /// The member's id.
+    pub member_id: String,
+    /// The member's instance id.
+    pub group_instance_id: Option<String>,
+    /// What the client calls itself.
+    pub client_id: String,
+    /// Where the client connected from.
+    pub client_host: String,
+    /// The session timeout.
+    pub session_timeout_ms: u64,
+    /// The rebalance timeout.
+    pub rebalance_timeout_ms: u64,
+    /// All that the member supports, with its metadata, by its preference.
+    pub protocols: Vec<(String, Vec<u8>)>,
+    /// What the leader assigned.
+    pub assignment: Vec<u8>,
+}
+
+/// Bytes that are no snapshot, or a snapshot that no group can have written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSnapshot {
+    /// Written by a later version, or not by us.
+    #[error("unknown snapshot version. version={version:?}")]
+    Version {
+        /// The first byte, if there is one.
+        version: Option<u8>,
+    },
+    /// The bytes end early, or are not what the version says.
+    #[error("malformed snapshot")]
+    Malformed(#[source] postcard::Error),
+    /// The parts contradict each other.
+    #[error("inconsistent snapshot. claim={claim:?}")]
+    Inconsistent {
+        /// What should hold.
+        claim: &'static str,
+    },
+}
+
+impl GroupSnapshot {
+    /// As bytes for the log.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_extend(self, vec![VERSION]).expect("plain values, into memory")
+    }
+
+    /// From bytes of the log.
+    pub fn decode(bytes: &[u8]) -> Result<GroupSnapshot, BadSnapshot> {
+        match bytes.split_first() {
+            Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(BadSnapshot::Malformed),
+            other => Err(BadSnapshot::Version { version: other.map(|(version, _)| *version) }),
+        }
+    }
+
+    fn check(&self) -> Result<(), BadSnapshot> {
+        let ids: HashSet<&str> = self.members.iter().map(|m| m.member_id.as_str()).collect();
+        let statics = self.members.iter().filter_map(|m| m.group_instance_id.as_deref());
+        let instances: HashSet<&str> = statics.clone().collect();
+        let has_members = !self.members.is_empty();
+        hold(self.generation >= 0, "generations begin at 0")?;
+        hold(ids.len() == self.members.len(), "member ids differ")?;
+        hold(instances.len() == statics.count(), "instance ids differ")?;
+        hold(self.leader.as_deref().is_none_or(|id| ids.contains(id)), "the leader is a member")?;
+        hold(self.leader.is_some() == has_members, "members have a leader")?;
+        hold(self.protocol.is_some() == has_members, "members have a protocol")?;
+        hold(!has_members || self.protocol_type.is_some(), "members have a protocol type")?;
+        let supports = |member: &MemberSnapshot| {
+            let names = member.protocols.iter().map(|(name, _)| name);
+            names.clone().collect::<HashSet<_>>().len() == names.len()
+                && names.clone().any(|name| Some(name) == self.protocol.as_ref())
+        };
+        hold(self.members.iter().all(supports), "all members support the protocol")
+    }
+}
+
+fn hold(holds: bool, claim: &'static str) -> Result<(), BadSnapshot> {
+    if holds { Ok(()) } else { Err(BadSnapshot::Inconsistent { claim }) }
+}
+
+impl Group {
+    /// A group as it was stored. Its members' sessions begin anew, and if there are more members
+    /// than there may be by now, so does the group: hence the effects.
+    pub fn restore(
+        options: Arc<Options>,
+        snapshot: GroupSnapshot,
+        now: Duration,
+    ) -> Result<(Group, Vec<Effect>), BadSnapshot> {
+        snapshot.check()?;
+        let mut group = Group::new(options);
+        group.generation = snapshot.generation;
+        group.protocol_type = snapshot.protocol_type;
+        group.protocol = snapshot.protocol;
+        for member in snapshot.members {
+            group.state = GroupState::Stable;
+            group.sessions.set(&member.member_id, now + millis(member.session_timeout_ms));
+            group.roster.insert(member.into());
+        }
+        group.roster.set_leader(snapshot.leader);
+        group.subscriptions = group.read_subscriptions();
+        if group.roster.len() > group.options.group_max_size {
+            group.prepare_rebalance(now, "the group came back with too many members");
+        }
+        let effects = group.take_effects();
+        Ok((group, effects))
+    }
+
+    /// The group as it stands.
+    pub(super) fn snapshot(&self) -> GroupSnapshot {
+        self.snapshot_with(&BTreeMap::new())
+    }
+
+    /// The group as it will stand with these assignments.
+    pub(super) fn snapshot_with(&self, assignments: &BTreeMap<String, Bytes>) -> GroupSnapshot {
+        let of = |member: &Member| {
+            let assignment = assignments.get(&member.id).or(member.assignment.as_ref());
+            MemberSnapshot::of(member, assignment)
+        };
+        GroupSnapshot {
+            generation: self.generation,
+            protocol_type: self.protocol_type.clone(),
+            protocol: self.protocol.clone(),
+            leader: self.roster.leader().map(str::to_owned),
+            members: self.roster.iter().map(of).collect(),
+        }
+    }
+}
+
+impl MemberSnapshot {
+    fn of(member: &Member, assignment: Option<&Bytes>) -> MemberSnapshot {
+        let protocols = member.protocols.iter();
+        MemberSnapshot {
+            member_id: member.id.clone(),
+            group_instance_id: member.group_instance_id.clone(),
+            client_id: member.client_id.clone(),
+            client_host: member.client_host.clone(),
+            session_timeout_ms: to_millis(member.session_timeout),
+            rebalance_timeout_ms: to_millis(member.rebalance_timeout),
+            protocols: protocols.map(|(name, data)| (name.clone(), data.to_vec())).collect(),
+            assignment: assignment.map(|bytes| bytes.to_vec()).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<MemberSnapshot> for Member {
+    fn from(stored: MemberSnapshot) -> Member {
+        let protocols = stored.protocols.into_iter();
+        Member {
+            id: stored.member_id,
+            group_instance_id: stored.group_instance_id,
+            client_id: stored.client_id,
+            client_host: stored.client_host,
+            session_timeout: millis(stored.session_timeout_ms),
+            rebalance_timeout: millis(stored.rebalance_timeout_ms),
+            protocols: protocols.map(|(name, data)| (name, Bytes::from(data))).collect(),
+            assignment: Some(Bytes::from(stored.assignment)),
+            is_new: false,
+            join: None,
+            sync: None,
+        }
+    }
+}
+
+/// Bounded: a moment that far ahead must still be one.
+fn millis(stored: u64) -> Duration {
+    Duration::from_millis(stored.min(u64::from(u32::MAX)))
+}
+
+fn to_millis(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_its_version_and_then_its_fields_in_order() {
+        let member = MemberSnapshot {
+            member_id: "m".to_owned(),
+            group_instance_id: None,
+            client_id: "c".to_owned(),
+            client_host: "h".to_owned(),
+            session_timeout_ms: 10,
+            rebalance_timeout_ms: 300,
+            protocols: vec![("range".to_owned(), vec![1, 2])],
+            assignment: vec![3],
+        };
+        let snapshot = GroupSnapshot {
+            generation: 1,
+            protocol_type: Some("consumer".to_owned()),
+            protocol: Some("range".to_owned()),
+            leader: Some("m".to_owned()),
+            members: vec![member],
+        };
+        let head = b"\x01\x02\x01\x08consumer\x01\x05range\x01\x01m\x01";
+        let tail = b"\x01m\x00\x01c\x01h\x0a\xac\x02\x01\x05range\x02\x01\x02\x01\x03";
+        assert_eq!(snapshot.encode(), [head.as_slice(), tail.as_slice()].concat());
+        assert_eq!(GroupSnapshot::decode(&snapshot.encode()), Ok(snapshot));
+    }
+
+    #[test]
+    fn a_snapshot_of_another_version_is_refused_by_it() {
+        assert_eq!(GroupSnapshot::decode(&[9, 0]), Err(BadSnapshot::Version { version: Some(9) }));
+        assert_eq!(GroupSnapshot::decode(&[]), Err(BadSnapshot::Version { version: None }));
+    }
+}

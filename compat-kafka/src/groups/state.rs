@@ -1,0 +1,59 @@
+//! The five states of a group, and the ways between them.
+//!
+//! ```text
+//! Empty ⇄ PreparingRebalance → CompletingRebalance → Stable
+//!               ↑                      ↓                ↓
+//!               └──────────────────────┴────────────────┘        any → Dead
+//! ```
+
+use std::fmt;
+
+/// Where a group stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GroupState {
+    /// No members. There may be offsets, and member ids that were given out.
+    Empty,
+    /// Members are asked to join anew, and their joins wait for each other.
+    PreparingRebalance,
+    /// All know the new generation; the leader's assignment is awaited.
+    CompletingRebalance,
+    /// Every member has an assignment.
+    Stable,
+    /// Deleted, or closed with the service.
+    Dead,
+}
+
+impl GroupState {
+    /// The name that Kafka's tools show and filter by.
+    pub fn name(self) -> &'static str {
+        match self {
+            GroupState::Empty => "Empty",
+            GroupState::PreparingRebalance => "PreparingRebalance",
+            GroupState::CompletingRebalance => "CompletingRebalance",
+            GroupState::Stable => "Stable",
+            GroupState::Dead => "Dead",
+        }
+    }
+
+    /// Whether a rebalance may begin here: not if one already gathers members.
+    pub(super) fn may_rebalance(self) -> bool {
+        matches!(self, GroupState::Empty | GroupState::CompletingRebalance | GroupState::Stable)
+    }
+
+    pub(super) fn may_become(self, next: GroupState) -> bool {
+        use GroupState::*;
+        match next {
+            Empty => self == PreparingRebalance,
+            PreparingRebalance => self.may_rebalance(),
+            CompletingRebalance => self == PreparingRebalance,
+            Stable => self == CompletingRebalance,
+            Dead => true,
+        }
+    }
+}
+
+impl fmt::Display for GroupState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

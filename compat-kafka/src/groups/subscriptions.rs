@@ -1,0 +1,120 @@
+//! Which topics a group's members read: what the metadata of a "consumer" member says.
+//!
+//! Every version of that metadata begins alike (a version, then the topics), so only this prefix is
+//! read. The bytes come from a client: a length is checked before anything is taken.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+
+/// The protocol type of Kafka's own consumers.
+pub(super) const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
+
+/// Which topics a group's members read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subscriptions {
+    /// The group's members are not consumers, or it has none and never had.
+    NotConsumers,
+    /// Exactly these topics.
+    Topics(Arc<BTreeSet<String>>),
+    /// The members are consumers, and what they read cannot be told: it may be any topic.
+    Unknown,
+}
+
+impl Subscriptions {
+    /// Whether a member may read this topic.
+    pub fn include(&self, topic: &str) -> bool {
+        match self {
+            Subscriptions::NotConsumers => false,
+            Subscriptions::Topics(topics) => topics.contains(topic),
+            Subscriptions::Unknown => true,
+        }
+    }
+
+    /// What members with this metadata read.
+    pub(super) fn of(
+        protocol_type: Option<&str>,
+        metadata: impl Iterator<Item = Bytes>,
+    ) -> Subscriptions {
+        if protocol_type != Some(CONSUMER_PROTOCOL_TYPE) {
+            return Subscriptions::NotConsumers;
+        }
+        let mut topics = BTreeSet::new();
+        for mut metadata in metadata {
+            if read_topics(&mut metadata, &mut topics).is_none() {
+                return Subscriptions::Unknown;
+            }
+        }
+        Subscriptions::Topics(Arc::new(topics))
+    }
+}
+
+/// `None` if the bytes do not begin like a subscription.
+fn read_topics(bytes: &mut Bytes, topics: &mut BTreeSet<String>) -> Option<()> {
+    let version = bytes.try_get_i16().ok()?;
+    let count = bytes.try_get_i32().ok()?;
+    if version < 0 || count < 0 {
+        return None;
+    }
+    for _ in 0..count {
+        topics.insert(read_name(bytes)?);
+    }
+    Some(())
+}
+
+fn read_name(bytes: &mut Bytes) -> Option<String> {
+    let len = usize::try_from(bytes.try_get_i16().ok()?).ok()?;
+    if len > bytes.len() {
+        return None;
+    }
+    String::from_utf8(bytes.split_to(len).to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subscription(topics: &[&str], tail: &[u8]) -> Bytes {
+        let mut bytes = 3i16.to_be_bytes().to_vec();
+        bytes.extend((topics.len() as i32).to_be_bytes());
+        for topic in topics {
+            bytes.extend((topic.len() as i16).to_be_bytes());
+            bytes.extend(topic.as_bytes());
+        }
+        bytes.extend(tail);
+        Bytes::from(bytes)
+    }
+
+    #[test]
+    fn topics_of_all_members_are_read_whatever_follows_them() {
+        let members = [subscription(&["a", "b"], b""), subscription(&["c"], &[255; 9])];
+        let found = Subscriptions::of(Some("consumer"), members.into_iter());
+        assert!(["a", "b", "c"].iter().all(|topic| found.include(topic)));
+        assert!(!found.include("d"));
+    }
+
+    #[test]
+    fn consumers_whose_bytes_cannot_be_read_may_read_any_topic() {
+        let whole = subscription(&["topic"], b"");
+        for len in 0..whole.len() {
+            let cut = whole.slice(..len);
+            let found = Subscriptions::of(Some("consumer"), [cut].into_iter());
+            assert_eq!(found, Subscriptions::Unknown, "{len}");
+        }
+        let many = Bytes::from_static(&[0, 0, 127, 255, 255, 255, 0, 0]);
+        assert!(Subscriptions::of(Some("consumer"), [many].into_iter()).include("x"));
+    }
+
+    #[test]
+    fn members_that_are_not_consumers_read_no_topic() {
+        let bytes = subscription(&["a"], b"");
+        assert!(!Subscriptions::of(Some("connect"), [bytes].into_iter()).include("a"));
+        assert!(!Subscriptions::of(None, [].into_iter()).include("a"));
+    }
+
+    #[test]
+    fn a_consumer_group_without_members_reads_no_topic() {
+        assert!(!Subscriptions::of(Some("consumer"), [].into_iter()).include("a"));
+    }
+}

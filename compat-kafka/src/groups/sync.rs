@@ -1,0 +1,207 @@
+//! A member asks for its assignment, and the leader brings it for all.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::error::GroupError;
+use super::machine::{Effect, Group, PendingWrite, Token, WriteResult};
+use super::state::GroupState;
+
+/// A member asks for its assignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncRequest {
+    /// The member's id.
+    pub member_id: String,
+    /// The member's instance id.
+    pub group_instance_id: Option<String>,
+    /// The generation that the join was answered with.
+    pub generation_id: i32,
+    /// Versions 5 and up: the protocol type that the member knows of.
+    pub protocol_type: Option<String>,
+    /// Versions 5 and up: the protocol that the member knows of.
+    pub protocol_name: Option<String>,
+    /// Assignments by member id, from the leader only.
+    pub assignments: Vec<(String, Bytes)>,
+}
+
+/// The answer to a [`SyncRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncAnswer {
+    /// `None` if the assignment stands.
+    pub error: Option<GroupError>,
+    /// The group's protocol type.
+    pub protocol_type: Option<String>,
+    /// The protocol that the members chose.
+    pub protocol_name: Option<String>,
+    /// What the leader assigned to the member; empty if nothing.
+    pub assignment: Bytes,
+}
+
+impl SyncAnswer {
+    /// An answer that says only what went wrong.
+    pub fn refused(error: GroupError) -> SyncAnswer {
+        SyncAnswer {
+            error: Some(error),
+            protocol_type: None,
+            protocol_name: None,
+            assignment: Bytes::new(),
+        }
+    }
+}
+
+impl Group {
+    /// A member asks for its assignment.
+    pub fn sync(&mut self, now: Duration, token: Token, request: SyncRequest) -> Vec<Effect> {
+        if let Err(error) = self.try_sync(now, token, request) {
+            self.answer_sync(token, SyncAnswer::refused(error));
+        }
+        self.take_effects()
+    }
+
+    fn try_sync(
+        &mut self,
+        now: Duration,
+        token: Token,
+        request: SyncRequest,
+    ) -> Result<(), GroupError> {
+        self.check_sync(&request)?;
+        match self.state {
+            GroupState::Dead => Err(GroupError::CoordinatorNotAvailable),
+            GroupState::Empty => Err(GroupError::UnknownMemberId),
+            GroupState::PreparingRebalance => Err(GroupError::RebalanceInProgress),
+            GroupState::CompletingRebalance => {
+                self.await_assignment(now, token, request);
+                Ok(())
+            }
+            GroupState::Stable => {
+                self.forget_pending_sync(&request.member_id);
+                self.answer_sync(token, self.assignment_for(&request.member_id));
+                Ok(())
+            }
+        }
+    }
+
+    fn check_sync(&self, request: &SyncRequest) -> Result<(), GroupError> {
+        if self.state == GroupState::Dead {
+            return Err(GroupError::CoordinatorNotAvailable);
+        }
+        self.check_member(&request.member_id, request.group_instance_id.as_deref())?;
+        self.check_generation(request.generation_id)?;
+        let differ = |asked: &Option<String>, ours: &Option<String>| {
+            asked.is_some() && ours.is_some() && asked != ours
+        };
+        if differ(&request.protocol_type, &self.protocol_type)
+            || differ(&request.protocol_name, &self.protocol)
+        {
+            return Err(GroupError::InconsistentGroupProtocol);
+        }
+        Ok(())
+    }
+
+    fn await_assignment(&mut self, now: Duration, token: Token, request: SyncRequest) {
+        let id = &request.member_id;
+        self.forget_pending_sync(id);
+        if let Some(earlier) = self.roster.edit(id, |member| member.sync.replace(token)).flatten() {
+            self.answer_sync(earlier, SyncAnswer::refused(GroupError::RebalanceInProgress));
+        }
+        if self.roster.is_leader(id) && !self.is_writing_assignment() {
+            self.write_assignment(now, request.assignments);
+        }
+    }
+
+    /// If the leader syncs twice, its first assignment counts, as it is on its way.
+    fn is_writing_assignment(&self) -> bool {
+        self.writes.values().any(|write| {
+            matches!(write, PendingWrite::Assignment { generation, .. }
+                if *generation == self.generation)
+        })
+    }
+
+    /// Members that the leader forgot are assigned nothing; those that it invented are ignored.
+    fn write_assignment(&mut self, now: Duration, given: Vec<(String, Bytes)>) {
+        let given: HashMap<String, Bytes> = given.into_iter().collect();
+        let of = |id: &str| given.get(id).map_or_else(Bytes::new, |a| Bytes::copy_from_slice(a));
+        let members = self.roster.iter();
+        let assignments: BTreeMap<String, Bytes> =
+            members.map(|member| (member.id.clone(), of(&member.id))).collect();
+        let bytes: usize = assignments.values().map(Bytes::len).sum();
+        if self.roster.bytes() + bytes > self.options.group_bytes_max {
+            return self.assignment_failed(now, GroupError::TooLarge);
+        }
+        let snapshot = self.snapshot_with(&assignments);
+        let generation = self.generation;
+        self.persist(snapshot, PendingWrite::Assignment { generation, assignments });
+    }
+
+    /// Nothing to do if the group has moved on: the members have been told to join again.
+    pub(super) fn assignment_written(
+        &mut self,
+        now: Duration,
+        generation: i32,
+        assignments: BTreeMap<String, Bytes>,
+        result: WriteResult,
+    ) {
+        let is_awaited = self.state == GroupState::CompletingRebalance;
+        if !is_awaited || self.generation != generation {
+            return;
+        }
+        match result {
+            WriteResult::Stored => self.assign(now, assignments),
+            WriteResult::Failed => {
+                self.assignment_failed(now, GroupError::CoordinatorNotAvailable);
+            }
+        }
+    }
+
+    fn assignment_failed(&mut self, now: Duration, why: GroupError) {
+        self.reset_assignments(now, why);
+        self.prepare_rebalance(now, "the assignment could not be stored");
+    }
+
+    fn assign(&mut self, now: Duration, assignments: BTreeMap<String, Bytes>) {
+        for (id, assignment) in assignments {
+            self.roster.edit(&id, |member| member.assignment = Some(assignment));
+        }
+        for id in self.roster.ids() {
+            if let Some(token) = self.roster.take_sync(&id) {
+                self.answer_sync(token, self.assignment_for(&id));
+                self.touch(now, &id);
+            }
+        }
+        let all = self.roster.iter().all(|member| member.assignment.is_some());
+        assert!(all, "who comes or goes while an assignment is written begins a rebalance");
+        self.enter(GroupState::Stable);
+    }
+
+    /// Forgets all assignments, and tells those who wait for one why.
+    pub(super) fn reset_assignments(&mut self, now: Duration, why: GroupError) {
+        for id in self.roster.ids() {
+            self.roster.edit(&id, |member| member.assignment = None);
+            if let Some(token) = self.roster.take_sync(&id) {
+                self.answer_sync(token, SyncAnswer::refused(why));
+                self.touch(now, &id);
+            }
+        }
+    }
+
+    /// Members that were told of the generation and never synced are dropped.
+    pub(super) fn sync_timer_fired(&mut self, now: Duration) {
+        self.sync_deadline = None;
+        for id in std::mem::take(&mut self.pending_sync) {
+            self.remove_member(&id, GroupError::UnknownMemberId);
+        }
+        self.prepare_rebalance(now, "members did not sync in time");
+    }
+
+    fn assignment_for(&self, id: &str) -> SyncAnswer {
+        let assignment = self.roster.get(id).and_then(|member| member.assignment.clone());
+        SyncAnswer {
+            error: None,
+            protocol_type: self.protocol_type.clone(),
+            protocol_name: self.protocol.clone(),
+            assignment: assignment.unwrap_or_default(),
+        }
+    }
+}

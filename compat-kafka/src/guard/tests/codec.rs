@@ -1,0 +1,63 @@
+//! `kafka-protocol`'s own encoding of every request in the table, whatever its type.
+
+use bytes::Bytes;
+use kafka_protocol::messages::*;
+use kafka_protocol::protocol::{Encodable, Request};
+
+pub(super) struct Codec {
+    pub(super) api_key: i16,
+    /// The type's `Default`, encoded.
+    pub(super) default: fn(version: i16) -> Vec<u8>,
+    /// Takes a body off the front, and encodes it anew; `None` where the decoder refuses.
+    pub(super) again: fn(&mut Bytes, version: i16) -> Option<Vec<u8>>,
+    /// Takes a body off the front and drops it; false where the decoder refuses.
+    pub(super) decodes: fn(&mut Bytes, version: i16) -> bool,
+}
+
+pub(super) fn codec(api_key: i16) -> &'static Codec {
+    CODECS.iter().find(|codec| codec.api_key == api_key).expect("a codec for every request")
+}
+
+pub(super) fn encoded(message: &impl Encodable, version: i16) -> Vec<u8> {
+    let mut body = Vec::new();
+    message.encode(&mut body, version).unwrap();
+    body
+}
+
+const fn of<R: Request + Default>() -> Codec {
+    Codec {
+        api_key: R::KEY,
+        default: |version| encoded(&R::default(), version),
+        again: |body, version| R::decode(body, version).ok().map(|body| encoded(&body, version)),
+        decodes: |body, version| R::decode(body, version).is_ok(),
+    }
+}
+
+macro_rules! codecs {
+    ($($request:ident)*) => { &[$(of::<$request>()),*] };
+}
+
+static CODECS: &[Codec] = codecs! {
+    ProduceRequest FetchRequest ListOffsetsRequest MetadataRequest OffsetCommitRequest
+    OffsetFetchRequest FindCoordinatorRequest JoinGroupRequest HeartbeatRequest LeaveGroupRequest
+    SyncGroupRequest DescribeGroupsRequest ListGroupsRequest SaslHandshakeRequest ApiVersionsRequest
+    CreateTopicsRequest DeleteTopicsRequest DeleteRecordsRequest InitProducerIdRequest
+    OffsetForLeaderEpochRequest AddPartitionsToTxnRequest AddOffsetsToTxnRequest EndTxnRequest
+    WriteTxnMarkersRequest TxnOffsetCommitRequest DescribeAclsRequest CreateAclsRequest
+    DeleteAclsRequest DescribeConfigsRequest AlterConfigsRequest AlterReplicaLogDirsRequest
+    DescribeLogDirsRequest SaslAuthenticateRequest CreatePartitionsRequest
+    CreateDelegationTokenRequest RenewDelegationTokenRequest ExpireDelegationTokenRequest
+    DescribeDelegationTokenRequest DeleteGroupsRequest ElectLeadersRequest
+    IncrementalAlterConfigsRequest AlterPartitionReassignmentsRequest
+    ListPartitionReassignmentsRequest OffsetDeleteRequest DescribeClientQuotasRequest
+    AlterClientQuotasRequest DescribeUserScramCredentialsRequest AlterUserScramCredentialsRequest
+    DescribeQuorumRequest UpdateFeaturesRequest DescribeClusterRequest DescribeProducersRequest
+    UnregisterBrokerRequest DescribeTransactionsRequest ListTransactionsRequest
+    ConsumerGroupHeartbeatRequest ConsumerGroupDescribeRequest GetTelemetrySubscriptionsRequest
+    PushTelemetryRequest ListConfigResourcesRequest DescribeTopicPartitionsRequest
+    ShareGroupHeartbeatRequest ShareGroupDescribeRequest ShareFetchRequest ShareAcknowledgeRequest
+    AddRaftVoterRequest RemoveRaftVoterRequest InitializeShareGroupStateRequest
+    ReadShareGroupStateRequest WriteShareGroupStateRequest DeleteShareGroupStateRequest
+    ReadShareGroupStateSummaryRequest DescribeShareGroupOffsetsRequest AlterShareGroupOffsetsRequest
+    DeleteShareGroupOffsetsRequest
+};

@@ -1,0 +1,70 @@
+//! Counters of Kafka's face.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One more than the largest API key that is counted by itself.
+const KEYS: usize = 128;
+
+/// How many there were since the start; connections also how many there are.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Connections that are open.
+    pub connections: AtomicU64,
+    /// Connections accepted.
+    pub connections_accepted: AtomicU64,
+    /// Connections refused for want of room.
+    pub connections_refused: AtomicU64,
+    /// Frames that were none, or could not be decoded.
+    pub bad_frames: AtomicU64,
+    /// Bytes of requests.
+    pub bytes_in: AtomicU64,
+    /// Bytes of answers.
+    pub bytes_out: AtomicU64,
+    /// Records produced.
+    pub records_produced: AtomicU64,
+    /// Bytes of batches produced.
+    pub bytes_produced: AtomicU64,
+    /// Bytes of batches fetched.
+    pub bytes_fetched: AtomicU64,
+    requests: [AtomicU64; KEYS],
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics {
+            connections: AtomicU64::default(),
+            connections_accepted: AtomicU64::default(),
+            connections_refused: AtomicU64::default(),
+            bad_frames: AtomicU64::default(),
+            bytes_in: AtomicU64::default(),
+            bytes_out: AtomicU64::default(),
+            records_produced: AtomicU64::default(),
+            bytes_produced: AtomicU64::default(),
+            bytes_fetched: AtomicU64::default(),
+            requests: [const { AtomicU64::new(0) }; KEYS],
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn count_request(&self, api_key: i16, bytes: usize) {
+        add(&self.bytes_in, bytes as u64);
+        if let Some(requests) = usize::try_from(api_key).ok().and_then(|key| self.requests.get(key))
+        {
+            add(requests, 1);
+        }
+    }
+
+    /// Requests by API: its name and how many. Only those that there were.
+    pub fn requests(&self) -> impl Iterator<Item = (String, u64)> + '_ {
+        self.requests.iter().enumerate().filter_map(|(key, count)| {
+            let count = count.load(Ordering::Relaxed);
+            let api = kafka_protocol::messages::ApiKey::try_from(key as i16);
+            (count > 0).then(|| (api.map_or(key.to_string(), |api| format!("{api:?}")), count))
+        })
+    }
+}
+
+pub(crate) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}

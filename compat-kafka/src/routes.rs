@@ -1,0 +1,234 @@
+//! Which APIs are served, and in which versions: one table, which ApiVersions reads too.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kafka_protocol::messages::{
+    AlterConfigsRequest, ApiKey, ConsumerGroupDescribeRequest, CreatePartitionsRequest,
+    CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest, FindCoordinatorRequest, HeartbeatRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
+    ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
+    ListPartitionReassignmentsRequest, MetadataRequest, OffsetCommitRequest, OffsetDeleteRequest,
+    OffsetFetchRequest, OffsetForLeaderEpochRequest, RequestHeader, ResponseHeader,
+    SyncGroupRequest,
+};
+use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, VersionRange};
+
+use crate::answer::Answer;
+use crate::core::Kafka;
+use crate::{apis, guard};
+
+/// What is known of a request beside its body.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub(crate) api_key: i16,
+    pub(crate) version: i16,
+    pub(crate) correlation_id: i32,
+    pub(crate) client_id: String,
+    /// Whence the client came.
+    pub(crate) peer: SocketAddr,
+    /// To which address of ours.
+    pub(crate) local: SocketAddr,
+}
+
+/// A request that is served from its decoded message, and answered by one.
+pub(crate) trait Serve: Request + Send + Sized {
+    /// The versions that are served, and tested.
+    const SERVED: VersionRange;
+
+    /// Answers. Errors are part of the answer.
+    fn serve(
+        self,
+        kafka: &Arc<Kafka>,
+        context: &Context,
+    ) -> impl Future<Output = Self::Response> + Send;
+}
+
+/// The connection ends: what came cannot be answered.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}. api={api}, version={version}")]
+pub(crate) struct BadRequest {
+    pub(crate) api: i16,
+    pub(crate) version: i16,
+    pub(crate) reason: String,
+}
+
+/// An answer, or none where the client wants none.
+pub(crate) type Served = Result<Option<Answer>, BadRequest>;
+pub(crate) type ServedFuture = Pin<Box<dyn Future<Output = Served> + Send>>;
+
+/// One row of the table.
+pub(crate) struct Route {
+    pub(crate) key: i16,
+    /// What is served.
+    pub(crate) served: VersionRange,
+    /// What ApiVersions says.
+    pub(crate) advertised: VersionRange,
+    call: fn(Arc<Kafka>, Context, Bytes) -> ServedFuture,
+}
+
+impl Route {
+    fn of<R: Serve + 'static>() -> Route {
+        Route {
+            key: R::KEY,
+            served: R::SERVED,
+            advertised: R::SERVED,
+            call: |kafka, context, body| Box::pin(call::<R>(kafka, context, body)),
+        }
+    }
+
+    pub(crate) fn call(&self, kafka: Arc<Kafka>, context: Context, body: Bytes) -> ServedFuture {
+        (self.call)(kafka, context, body)
+    }
+}
+
+/// The route of an API. Rows stand by key.
+pub(crate) fn route(key: i16) -> Option<&'static Route> {
+    ROUTES.binary_search_by_key(&key, |route| route.key).ok().map(|index| &ROUTES[index])
+}
+
+/// Every API that is served.
+pub(crate) fn routes() -> &'static [Route] {
+    &ROUTES
+}
+
+static ROUTES: std::sync::LazyLock<Vec<Route>> = std::sync::LazyLock::new(|| {
+    let mut routes = vec![
+        Route {
+            key: ApiKey::Produce as i16,
+            served: apis::produce::SERVED,
+            // Old librdkafka compresses only if version 0 is offered (KAFKA-18659).
+            advertised: VersionRange { min: 0, ..apis::produce::SERVED },
+            call: |kafka, context, body| Box::pin(apis::produce::serve(kafka, context, body)),
+        },
+        Route {
+            key: ApiKey::Fetch as i16,
+            served: apis::fetch::SERVED,
+            advertised: apis::fetch::SERVED,
+            call: |kafka, context, body| Box::pin(apis::fetch::serve(kafka, context, body)),
+        },
+        Route {
+            key: ApiKey::ApiVersions as i16,
+            served: apis::api_versions::SERVED,
+            advertised: apis::api_versions::SERVED,
+            call: |_, context, body| Box::pin(async move {
+                apis::api_versions::serve(&context, body)
+            }),
+        },
+        Route::of::<ListOffsetsRequest>(),
+        Route::of::<MetadataRequest>(),
+        Route::of::<OffsetCommitRequest>(),
+        Route::of::<OffsetFetchRequest>(),
+        Route::of::<FindCoordinatorRequest>(),
+        Route::of::<JoinGroupRequest>(),
+        Route::of::<HeartbeatRequest>(),
+        Route::of::<LeaveGroupRequest>(),
+        Route::of::<SyncGroupRequest>(),
+        Route::of::<DescribeGroupsRequest>(),
+        Route::of::<ListGroupsRequest>(),
+        Route::of::<CreateTopicsRequest>(),
+        Route::of::<DeleteTopicsRequest>(),
+        Route::of::<DeleteRecordsRequest>(),
+        Route::of::<InitProducerIdRequest>(),
+        Route::of::<OffsetForLeaderEpochRequest>(),
+        Route::of::<DescribeConfigsRequest>(),
+        Route::of::<AlterConfigsRequest>(),
+        Route::of::<DescribeLogDirsRequest>(),
+        Route::of::<CreatePartitionsRequest>(),
+        Route::of::<DeleteGroupsRequest>(),
+        Route::of::<IncrementalAlterConfigsRequest>(),
+        Route::of::<ListPartitionReassignmentsRequest>(),
+        Route::of::<OffsetDeleteRequest>(),
+        Route::of::<DescribeClusterRequest>(),
+        Route::of::<ConsumerGroupDescribeRequest>(),
+        Route::of::<ListConfigResourcesRequest>(),
+        Route::of::<DescribeTopicPartitionsRequest>(),
+    ];
+    routes.sort_by_key(|route| route.key);
+    routes
+});
+
+async fn call<R: Serve>(kafka: Arc<Kafka>, context: Context, body: Bytes) -> Served {
+    let request = decode::<R>(&context, body)?;
+    let response = request.serve(&kafka, &context).await;
+    encode::<R>(&context, &response).map(Some)
+}
+
+/// Decodes a body, once its counts are known to be possible: the codec reserves memory for what they
+/// announce.
+pub(crate) fn decode<R: Request>(context: &Context, mut body: Bytes) -> Result<R, BadRequest> {
+    let bad = |reason| BadRequest { api: context.api_key, version: context.version, reason };
+    guard::check(context.api_key, context.version, &body)
+        .map_err(|error| bad(error.to_string()))?;
+    R::decode(&mut body, context.version)
+        .map_err(|error| bad(format!("the request cannot be decoded: {error:#}")))
+}
+
+pub(crate) fn encode<R: Request>(
+    context: &Context,
+    response: &R::Response,
+) -> Result<Answer, BadRequest> {
+    let mut answer = Answer::new();
+    let mut result = Ok(());
+    answer.write(|out| {
+        let header = R::Response::header_version(context.version);
+        result = ResponseHeader::default()
+            .with_correlation_id(context.correlation_id)
+            .encode(out, header)
+            .and_then(|()| response.encode(out, context.version));
+    });
+    result.map(|()| answer).map_err(|error| BadRequest {
+        api: context.api_key,
+        version: context.version,
+        reason: format!("the answer cannot be encoded: {error:#}"),
+    })
+}
+
+/// Takes a frame apart: its header, and the body that follows.
+pub(crate) fn header(mut frame: Bytes) -> Result<(i16, i16, RequestHeader, Bytes), BadRequest> {
+    let (Some(api), Some(version)) = (i16_at(&frame, 0), i16_at(&frame, 2)) else {
+        let reason = format!("a request has a header of 8 bytes and more. bytes={}", frame.len());
+        return Err(BadRequest { api: -1, version: -1, reason });
+    };
+    let bad = |reason| BadRequest { api, version, reason };
+    let header_version = match ApiKey::try_from(api) {
+        Ok(ApiKey::ApiVersions) if version > apis::api_versions::SERVED.max => 2,
+        Ok(key) if key.valid_versions().max >= version && version >= 0 => {
+            key.request_header_version(version)
+        }
+        // An API of ours, or none: the fields that all headers have come first.
+        _ => 1,
+    };
+    guard::check_header(header_version, &frame).map_err(|error| bad(error.to_string()))?;
+    let header = RequestHeader::decode(&mut frame, header_version)
+        .map_err(|error| bad(format!("the request's header cannot be decoded: {error:#}")))?;
+    Ok((api, version, header, frame))
+}
+
+fn i16_at(bytes: &Bytes, at: usize) -> Option<i16> {
+    Some(i16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_api_is_listed_twice() {
+        let keys: Vec<i16> = routes().iter().map(|route| route.key).collect();
+        assert!(keys.is_sorted_by(|a, b| a < b), "{keys:?}");
+    }
+
+    #[test]
+    fn what_is_served_the_codec_can_read() {
+        for route in routes() {
+            let codec = ApiKey::try_from(route.key).unwrap().valid_versions();
+            let name = ApiKey::try_from(route.key).unwrap();
+            assert!(codec.min <= route.served.min && route.served.max <= codec.max, "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Settings of a topic, by their Kafka names.
+//!
+//! A topic stores only what was set on it; everything else comes from the broker's defaults. A
+//! setting that this service has no use for is accepted where Kafka's clients and tools set it as a
+//! matter of course, and is listed with its value.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a setting was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No topic has such a setting.
+    #[error("unknown topic config name: {0}")]
+    Unknown(String),
+    /// The value is none for this setting.
+    #[error("invalid value {value} for configuration {key}: {expected}")]
+    Value {
+        /// The setting.
+        key: String,
+        /// What it was to become.
+        value: String,
+        /// What would be a value.
+        expected: &'static str,
+    },
+}
+
+/// What a value must look like.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Long { min: i64 },
+    Int { min: i64 },
+    Ratio,
+    Bool,
+    OneOf(&'static [&'static str]),
+    ListOf(&'static [&'static str]),
+    Text,
+}
+
+/// The type names that Kafka's DescribeConfigs uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigType {
+    /// true or false.
+    Boolean,
+    /// Text.
+    String,
+    /// 32 bits.
+    Int,
+    /// 64 bits.
+    Long,
+    /// A fraction.
+    Double,
+    /// Words separated by commas.
+    List,
+}
+
+const KEYS: &[(&str, &str, Kind)] = &[
+    ("cleanup.policy", "delete", Kind::ListOf(&["delete", "compact"])),
+    (
+        "compression.type",
+        "producer",
+        Kind::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
+    ),
+    ("delete.retention.ms", "86400000", Kind::Long { min: 0 }),
+    ("file.delete.delay.ms", "60000", Kind::Long { min: 0 }),
+    ("flush.messages", "9223372036854775807", Kind::Long { min: 1 }),
+    ("flush.ms", "9223372036854775807", Kind::Long { min: 0 }),
+    ("follower.replication.throttled.replicas", "", Kind::Text),
+    ("index.interval.bytes", "4096", Kind::Int { min: 0 }),
+    ("leader.replication.throttled.replicas", "", Kind::Text),
+    ("local.retention.bytes", "-2", Kind::Long { min: -2 }),
+    ("local.retention.ms", "-2", Kind::Long { min: -2 }),
+    ("max.compaction.lag.ms", "9223372036854775807", Kind::Long { min: 1 }),
+    ("max.message.bytes", "1048588", Kind::Int { min: 0 }),
+    ("message.timestamp.after.max.ms", "3600000", Kind::Long { min: 0 }),
+    ("message.timestamp.before.max.ms", "9223372036854775807", Kind::Long { min: 0 }),
+    ("message.timestamp.type", "CreateTime", Kind::OneOf(&["CreateTime", "LogAppendTime"])),
+    ("min.cleanable.dirty.ratio", "0.5", Kind::Ratio),
+    ("min.compaction.lag.ms", "0", Kind::Long { min: 0 }),
+    ("min.insync.replicas", "1", Kind::Int { min: 1 }),
+    ("preallocate", "false", Kind::Bool),
+    ("remote.storage.enable", "false", Kind::Bool),
+    ("retention.bytes", "-1", Kind::Long { min: -1 }),
+    ("retention.ms", "604800000", Kind::Long { min: -1 }),
+    ("segment.bytes", "1073741824", Kind::Int { min: 1 << 20 }),
+    ("segment.index.bytes", "10485760", Kind::Int { min: 4 }),
+    ("segment.jitter.ms", "0", Kind::Long { min: 0 }),
+    ("segment.ms", "604800000", Kind::Long { min: 1 }),
+    ("unclean.leader.election.enable", "false", Kind::Bool),
+];
+
+/// All settings that a topic has: name, Kafka's default, and type.
+pub fn topic_config_keys() -> impl Iterator<Item = (&'static str, &'static str, ConfigType)> {
+    KEYS.iter().map(|(name, default, kind)| {
+        let config_type = match kind {
+            Kind::Long { .. } => ConfigType::Long,
+            Kind::Int { .. } => ConfigType::Int,
+            Kind::Ratio => ConfigType::Double,
+            Kind::Bool => ConfigType::Boolean,
+            Kind::OneOf(_) | Kind::Text => ConfigType::String,
+            Kind::ListOf(_) => ConfigType::List,
+        };
+        (*name, *default, config_type)
+    })
+}
+
+fn check(key: &str, value: &str) -> Result<(), ConfigError> {
+    let Some((_, _, kind)) = KEYS.iter().find(|(name, ..)| *name == key) else {
+        return Err(ConfigError::Unknown(key.to_owned()));
+    };
+    let bad = |expected| Err(ConfigError::Value { key: key.into(), value: value.into(), expected });
+    let number = |min: i64, max: i64| {
+        value.parse::<i64>().is_ok_and(|number| number >= min && number <= max)
+    };
+    match kind {
+        Kind::Long { min } if !number(*min, i64::MAX) => bad("a number, in range"),
+        Kind::Int { min } if !number(*min, i64::from(i32::MAX)) => bad("a 32-bit number, in range"),
+        Kind::Ratio if !value.parse::<f64>().is_ok_and(|ratio| (0.0..=1.0).contains(&ratio)) => {
+            bad("a fraction from 0 to 1")
+        }
+        Kind::Bool if value != "true" && value != "false" => bad("true or false"),
+        Kind::OneOf(words) if !words.contains(&value) => bad("one of the words that Kafka takes"),
+        Kind::ListOf(words)
+            if value.is_empty() || !value.split(',').all(|word| words.contains(&word.trim())) =>
+        {
+            bad("a list of the words that Kafka takes")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the broker's own settings give a topic that says nothing: Kafka's `log.*` settings and
+/// `message.max.bytes`, by the topic's names for them.
+pub type TopicDefaults = BTreeMap<String, String>;
+
+/// A topic's settings.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TopicConfig {
+    set: BTreeMap<String, String>,
+}
+
+impl TopicConfig {
+    /// Settings as a client gave them.
+    ///
+    /// # Errors
+    /// A name is unknown, or a value is none.
+    pub fn new(set: BTreeMap<String, String>) -> Result<TopicConfig, ConfigError> {
+        for (key, value) in &set {
+            check(key, value)?;
+        }
+        Ok(TopicConfig { set })
+    }
+
+    /// What was set on the topic itself.
+    pub fn set(&self) -> &BTreeMap<String, String> {
+        &self.set
+    }
+
+    /// The value in force.
+    pub fn value<'a>(&'a self, key: &str, defaults: &'a TopicDefaults) -> &'a str {
+        let kafka = || KEYS.iter().find(|(name, ..)| *name == key).map(|(_, default, _)| *default);
+        self.set
+            .get(key)
+            .or_else(|| defaults.get(key))
+            .map(String::as_str)
+            .or_else(kafka)
+            .expect("a setting that is asked for is in the table")
+    }
+
+    /// A number in force.
+    pub fn number(&self, key: &str, defaults: &TopicDefaults) -> i64 {
+        self.value(key, defaults).parse().expect("settings were checked when they were set")
+    }
+
+    /// Whether records get the time of their append.
+    pub fn is_log_append_time(&self, defaults: &TopicDefaults) -> bool {
+        self.value("message.timestamp.type", defaults) == "LogAppendTime"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(key: &str, value: &str) -> Result<TopicConfig, ConfigError> {
+        TopicConfig::new(BTreeMap::from([(key.to_owned(), value.to_owned())]))
+    }
+
+    #[test]
+    fn every_default_is_a_value_that_could_be_set() {
+        for (key, default, _) in KEYS {
+            assert_eq!(check(key, default), Ok(()), "{key}={default}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_refused_by_name() {
+        for (key, value) in [
+            ("retention.ms", "-2"),
+            ("max.message.bytes", "99999999999"),
+            ("cleanup.policy", "shred"),
+            ("min.cleanable.dirty.ratio", "2"),
+            ("preallocate", "yes"),
+        ] {
+            assert!(matches!(config(key, value), Err(ConfigError::Value { .. })), "{key}");
+        }
+        assert!(matches!(config("retention.days", "1"), Err(ConfigError::Unknown(_))));
+    }
+
+    #[test]
+    fn a_topic_s_own_value_wins_over_the_broker_s_and_that_over_kafka_s() {
+        let defaults = TopicDefaults::from([("retention.ms".to_owned(), "5".to_owned())]);
+        assert_eq!(config("retention.ms", "7").unwrap().number("retention.ms", &defaults), 7);
+        assert_eq!(TopicConfig::default().number("retention.ms", &defaults), 5);
+        assert_eq!(TopicConfig::default().number("segment.ms", &defaults), 604_800_000);
+    }
+}

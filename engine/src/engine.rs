@@ -1,0 +1,651 @@
+//! The engine: one store, the namespace and the groups over it.
+//!
+//! Changes of the namespace go through log 0 like any append. They are applied on a thread of their
+//! own, in journal order, and completed only then: whoever was told that a topic exists, finds it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use hlc::{Cut, Hlc, UserTime, WallClock};
+use parking_lot::{Mutex, RwLock};
+use storage::catalog::{Applied, Catalog};
+use storage::disk::Disk;
+use storage::log::Watcher;
+use storage::timekeeper::Timekeeper;
+use storage::{
+    Append, AppendError, Appended, Durability, LogId, Offset, OpenError, Payload, Replay, Replayed,
+    Results, Stats, Store,
+};
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use crate::append::{Batch, Format, Note, Stager};
+use crate::config::{TopicConfig, TopicDefaults};
+use crate::error::EngineError;
+use crate::groups::{Committed, GroupOffset, Groups};
+use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
+use crate::namespace::{NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
+use crate::producers::Producers;
+
+/// How many producer ids are granted by one entry.
+const PRODUCER_IDS_BLOCK: i64 = 1000;
+/// The unit in which bytes on their way are counted.
+const FLIGHT_UNIT: usize = 1024;
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// How the journal is kept.
+    pub storage: storage::Options,
+    /// The directory of the catalog; `None` for one that is gone with the process.
+    pub catalog: Option<PathBuf>,
+    /// What topics get that say nothing themselves.
+    pub topic_defaults: TopicDefaults,
+    /// The most partitions that one topic may have.
+    pub partitions_max: u32,
+    /// How many bytes of appends may be on their way to the disk.
+    pub flight_bytes_max: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            storage: storage::Options::default(),
+            catalog: None,
+            topic_defaults: TopicDefaults::new(),
+            partitions_max: 10_000,
+            flight_bytes_max: 128 << 20,
+        }
+    }
+}
+
+/// Woken when a log that it watches grows.
+#[derive(Debug, Default)]
+pub struct Watch(Notify);
+
+impl Watch {
+    /// Waits until a watched log has grown since the last call.
+    pub async fn changed(&self) {
+        self.0.notified().await;
+    }
+}
+
+impl Watcher for Watch {
+    fn grew(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// What the applier needs to make an event true.
+struct Applying {
+    event: Event,
+    stamp: Hlc,
+    position: u64,
+    done: oneshot::Sender<Result<Hlc, EngineError>>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) namespace: RwLock<Namespace>,
+    pub(crate) groups: Groups,
+    /// The stamp of the last namespace event that was applied.
+    applied: AtomicU64,
+    pub(crate) advanced: Arc<Notify>,
+}
+
+/// Topics, groups, and their past.
+pub struct Engine {
+    pub(crate) store: Store<Stager>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) format: Arc<dyn Format>,
+    options: EngineOptions,
+    flight: Semaphore,
+    /// Held from looking at the namespace until the change that follows is applied.
+    changing: tokio::sync::Mutex<()>,
+    producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
+    applier: Mutex<Option<mpsc::Sender<Applying>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Rebuilds what is in memory from the entries of the journal.
+struct Rebuild {
+    format: Arc<dyn Format>,
+    producers: Producers,
+    events: Vec<(Event, Hlc, u64)>,
+    /// What the catalog says it has seen; entries of its kind after this are kept for it.
+    applied: Option<Applied>,
+    applied_found: bool,
+    last: Hlc,
+}
+
+impl Replay for Rebuild {
+    fn entry(&mut self, replayed: &Replayed<'_>) -> std::io::Result<()> {
+        let entry = replayed.entry;
+        match entry.kind {
+            KIND_RECORDS => {
+                if let Some(note) = self.format.producer(replayed.start) {
+                    self.producers.record(replayed.log, &note, entry.base, entry.stamp);
+                }
+            }
+            KIND_NAMESPACE | KIND_CATALOG => {
+                let place = Applied { position: entry.position, stamp: entry.stamp };
+                self.applied_found |= self.applied == Some(place);
+                self.last = entry.stamp;
+                let payload = replayed.payload()?;
+                let event = Event::decode(&payload).map_err(std::io::Error::other)?;
+                self.events.push((event, entry.stamp, entry.position));
+            }
+            kind => {
+                return Err(std::io::Error::other(format!(
+                    "entry of a kind that this version does not know. kind={kind}, position={}",
+                    entry.position
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Opens the engine on a disk.
+    ///
+    /// # Errors
+    /// The journal or the catalog cannot be read; nothing was changed then.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        options: EngineOptions,
+        wall: Arc<dyn WallClock>,
+        format: Arc<dyn Format>,
+    ) -> Result<Engine, OpenError> {
+        let catalog_failed = |error: storage::catalog::CatalogError| {
+            OpenError::Disk(std::io::Error::other(error.to_string()))
+        };
+        let catalog = match &options.catalog {
+            Some(directory) => Catalog::open(directory),
+            None => Catalog::temporary(),
+        }
+        .map_err(catalog_failed)?;
+        let mut rebuild = Rebuild {
+            format: Arc::clone(&format),
+            producers: Producers::default(),
+            events: Vec::new(),
+            applied: catalog.applied().map_err(catalog_failed)?,
+            applied_found: false,
+            last: Hlc::ZERO,
+        };
+        let advanced = Arc::new(Notify::new());
+        let told = Arc::clone(&advanced);
+        let store = Store::open(
+            disk,
+            options.storage,
+            wall,
+            &mut rebuild,
+            |rebuild| Stager {
+                producers: std::mem::take(&mut rebuild.producers),
+                format: Arc::clone(&format),
+            },
+            move || told.notify_waiters(),
+        )?;
+        let shared = Arc::new(Shared {
+            namespace: RwLock::new(Namespace::new()),
+            groups: Groups::new(catalog),
+            applied: AtomicU64::new(rebuild.last.bits()),
+            advanced,
+        });
+        replay_events(&store, &shared, rebuild).map_err(|why| {
+            OpenError::Disk(std::io::Error::other(format!("replay the namespace: {why}")))
+        })?;
+        let below = shared.namespace.read().producer_ids_below;
+        let engine = Engine {
+            store,
+            shared,
+            format,
+            flight: Semaphore::new((options.flight_bytes_max / FLIGHT_UNIT).max(1)),
+            options,
+            changing: tokio::sync::Mutex::new(()),
+            producer_ids: tokio::sync::Mutex::new(below..below),
+            applier: Mutex::new(None),
+            thread: Mutex::new(None),
+        };
+        engine.start_applier().map_err(OpenError::Disk)?;
+        Ok(engine)
+    }
+
+    fn start_applier(&self) -> std::io::Result<()> {
+        let (sender, receiver) = mpsc::channel::<Applying>();
+        let shared = Arc::clone(&self.shared);
+        let logs = self.store.log_source();
+        let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
+            for applying in receiver {
+                let Applying { event, stamp, position, done } = applying;
+                let result = apply(&shared, &event, stamp, position, &*logs);
+                shared.applied.store(stamp.bits(), Ordering::Release);
+                shared.advanced.notify_waiters();
+                // Whoever asked may have gone away; the change stays.
+                let _ = done.send(result.map(|()| stamp));
+            }
+        })?;
+        *self.applier.lock() = Some(sender);
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// The settings that topics get which say nothing themselves.
+    pub fn topic_defaults(&self) -> &TopicDefaults {
+        &self.options.topic_defaults
+    }
+
+    /// Counters of the store.
+    pub fn stats(&self) -> &Stats {
+        self.store.stats()
+    }
+
+    /// How many segments the journal has.
+    pub fn segment_count(&self) -> usize {
+        self.store.segment_count()
+    }
+
+    /// The clock, and the frontier.
+    pub fn timekeeper(&self) -> &Arc<Timekeeper> {
+        self.store.timekeeper()
+    }
+
+    /// Why nothing can be written any more, if so.
+    pub fn stopped(&self) -> Option<Arc<str>> {
+        self.store.stopped()
+    }
+
+    /// Completes what is on its way and closes the files.
+    pub fn close(&self) {
+        self.store.close();
+        self.applier.lock().take();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        self.shared.groups.catalog().flush();
+    }
+
+    // ---- Topics ----
+
+    /// The topic of that name.
+    pub fn topic(&self, name: &str) -> Option<Arc<Topic>> {
+        self.shared.namespace.read().topic(name).cloned()
+    }
+
+    /// The topic with that id.
+    pub fn topic_by_id(&self, id: &TopicId) -> Option<Arc<Topic>> {
+        self.shared.namespace.read().topic_by_id(id).cloned()
+    }
+
+    /// All topics, by name.
+    pub fn topics(&self) -> Vec<Arc<Topic>> {
+        self.shared.namespace.read().topics().cloned().collect()
+    }
+
+    /// Creates a topic; or, when only asked to, sees whether it could be.
+    ///
+    /// # Errors
+    /// It exists, or its name, count or settings cannot be; or the disk fails.
+    pub async fn create_topic(
+        &self,
+        name: &str,
+        partitions: u32,
+        configs: BTreeMap<String, String>,
+        id: TopicId,
+        only_validate: bool,
+    ) -> Result<Arc<Topic>, EngineError> {
+        check_topic_name(name)?;
+        self.check_partition_count(partitions)?;
+        let config = TopicConfig::new(configs)?;
+        let _changing = self.changing.lock().await;
+        if self.topic(name).is_some() {
+            return Err(EngineError::TopicExists(name.to_owned()));
+        }
+        let first_log = self.shared.namespace.read().next_log();
+        let name = name.to_owned();
+        if only_validate {
+            let (created, partitions) = (Hlc::ZERO, Vec::new());
+            return Ok(Arc::new(Topic { name: name.into(), id, created, config, partitions }));
+        }
+        let configs = config.set().clone();
+        self.change(Event::TopicCreated { name, id, first_log, partitions, configs }).await?;
+        Ok(self.topic_by_id(&id).expect("a topic is there once its creation is applied"))
+    }
+
+    fn check_partition_count(&self, count: u32) -> Result<(), EngineError> {
+        let most = self.options.partitions_max;
+        if (1..=most).contains(&count) {
+            return Ok(());
+        }
+        Err(EngineError::PartitionCount(format!(
+            "number of partitions must be from 1 to {most}. partitions={count}"
+        )))
+    }
+
+    /// Deletes a topic. Its past stays readable, by moments before.
+    ///
+    /// # Errors
+    /// It does not exist, or the disk fails.
+    pub async fn delete_topic(&self, id: TopicId) -> Result<(), EngineError> {
+        let _changing = self.changing.lock().await;
+        if self.topic_by_id(&id).is_none() {
+            let topic = format!("{id:02x?}");
+            return Err(EngineError::UnknownPartition { topic, partition: -1 });
+        }
+        self.change(Event::TopicDeleted { id }).await.map(drop)
+    }
+
+    /// Gives a topic more partitions, `total` in all.
+    ///
+    /// # Errors
+    /// It has as many or more, or does not exist; or the disk fails.
+    pub async fn add_partitions(
+        &self,
+        name: &str,
+        total: u32,
+        only_validate: bool,
+    ) -> Result<(), EngineError> {
+        let _changing = self.changing.lock().await;
+        let topic = self.require(name)?;
+        self.check_partition_count(total)?;
+        let count = topic.partitions.len() as u32;
+        if total <= count {
+            return Err(EngineError::PartitionCount(format!(
+                "the topic {name} currently has {count} partition(s); {total} would not be an increase"
+            )));
+        }
+        let first_log = self.shared.namespace.read().next_log();
+        if only_validate {
+            return Ok(());
+        }
+        let event = Event::PartitionsAdded { id: topic.id, first_log, more: total - count };
+        self.change(event).await.map(drop)
+    }
+
+    fn require(&self, name: &str) -> Result<Arc<Topic>, EngineError> {
+        let unknown = || EngineError::UnknownPartition { topic: name.to_owned(), partition: -1 };
+        self.topic(name).ok_or_else(unknown)
+    }
+
+    /// Changes what is set on a topic: `change` is given what is set now.
+    ///
+    /// # Errors
+    /// It does not exist, a setting cannot be, or the disk fails.
+    pub async fn configure_topic(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), EngineError>,
+        only_validate: bool,
+    ) -> Result<(), EngineError> {
+        let _changing = self.changing.lock().await;
+        let topic = self.require(name)?;
+        let mut configs = topic.config.set().clone();
+        change(&mut configs)?;
+        let config = TopicConfig::new(configs)?;
+        if only_validate || config == topic.config {
+            return Ok(());
+        }
+        let configs = config.set().clone();
+        self.change(Event::TopicConfigured { id: topic.id, configs }).await.map(drop)
+    }
+
+    /// Gives up the records before `before`; -1 means all that there are. Returns the new start.
+    ///
+    /// # Errors
+    /// The offset lies outside of the log, or the disk fails.
+    pub async fn delete_records(
+        &self,
+        topic: &Topic,
+        partition: i32,
+        before: i64,
+    ) -> Result<Offset, EngineError> {
+        let _changing = self.changing.lock().await;
+        let held = topic.partition(partition)?;
+        let (start, end) = (held.start(), held.end());
+        let before = if before == -1 { end } else { Offset(before.try_into().unwrap_or(u64::MAX)) };
+        if before > end {
+            let offset = before.0 as i64;
+            return Err(EngineError::OffsetOutOfRange { offset, start, end });
+        }
+        if before > start {
+            let (id, partition, before) = (topic.id, held.index, before.0);
+            self.change(Event::RecordsDeleted { id, partition, before }).await?;
+        }
+        Ok(held.start())
+    }
+
+    /// A producer id that was never given out before.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn new_producer_id(&self) -> Result<i64, EngineError> {
+        let mut ids = self.producer_ids.lock().await;
+        if ids.is_empty() {
+            let below = ids.end + PRODUCER_IDS_BLOCK;
+            self.change(Event::ProducerIdsGranted { below }).await?;
+            *ids = ids.end..below;
+        }
+        Ok(ids.next().expect("a block was just granted"))
+    }
+
+    // ---- Groups ----
+
+    /// Commits offsets of a group, all of them or none; returns the moment.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn commit_offsets(
+        &self,
+        group: &str,
+        offsets: Vec<OffsetCommit>,
+    ) -> Result<Hlc, EngineError> {
+        self.change(Event::OffsetsCommitted { group: group.to_owned(), offsets }).await
+    }
+
+    /// Removes committed offsets of a group.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn delete_offsets(
+        &self,
+        group: &str,
+        partitions: Vec<(String, u32)>,
+    ) -> Result<Hlc, EngineError> {
+        self.change(Event::OffsetsDeleted { group: group.to_owned(), partitions }).await
+    }
+
+    /// Keeps a group's snapshot.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn save_group(&self, group: &str, snapshot: Vec<u8>) -> Result<Hlc, EngineError> {
+        self.change(Event::GroupSaved { group: group.to_owned(), snapshot }).await
+    }
+
+    /// Deletes a group and its offsets.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn delete_group(&self, group: &str) -> Result<Hlc, EngineError> {
+        self.change(Event::GroupDeleted { group: group.to_owned() }).await
+    }
+
+    /// What a group committed for a partition.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn committed(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+    ) -> Result<Option<Committed>, EngineError> {
+        Ok(self.shared.groups.committed(group, topic, partition, Cut::ALL)?)
+    }
+
+    /// All offsets of a group, or of all groups, as of `cut`.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn committed_offsets(
+        &self,
+        group: Option<&str>,
+        cut: Cut,
+    ) -> Result<Vec<GroupOffset>, EngineError> {
+        Ok(self.shared.groups.offsets(group, cut)?)
+    }
+
+    /// The snapshots of all groups.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn group_snapshots(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        Ok(self.shared.groups.snapshots(Cut::ALL)?)
+    }
+
+    // ---- Appending ----
+
+    /// Appends batches, each to a partition, in order; one result each.
+    pub async fn append(
+        &self,
+        batches: Vec<(Arc<Topic>, u32, Batch)>,
+        durability: Durability,
+    ) -> Vec<Result<Appended, EngineError>> {
+        let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
+        let most = self.options.flight_bytes_max / FLIGHT_UNIT;
+        let units = (bytes / FLIGHT_UNIT + 1).min(most.max(1)) as u32;
+        let permit = self.flight.acquire_many(units).await.expect("never closed");
+        let count = batches.len();
+        let defaults = &self.options.topic_defaults;
+        let appends = batches
+            .into_iter()
+            .map(|(topic, partition, batch)| {
+                let append_time = topic.config.is_log_append_time(defaults);
+                batch.into_append(topic.partitions[partition as usize].log.id, append_time)
+            })
+            .collect();
+        let (sender, receiver) = oneshot::channel();
+        self.store.append(appends, durability, move |results: Results<EngineError>| {
+            let _ = sender.send(results);
+        });
+        let results = receiver.await;
+        drop(permit);
+        match results {
+            Ok(results) => results.into_iter().map(|result| result.map_err(flatten)).collect(),
+            Err(_) => vec![Err(EngineError::Stopping("it is being closed".into())); count],
+        }
+    }
+
+    /// Appends an event, and waits until it is applied.
+    async fn change(&self, event: Event) -> Result<Hlc, EngineError> {
+        let Some(applier) = self.applier.lock().clone() else {
+            return Err(EngineError::Stopping("it is being closed".into()));
+        };
+        let append = Append {
+            log: NAMESPACE_LOG,
+            kind: event.kind(),
+            epoch: 0,
+            count: 1,
+            user: (UserTime(0), UserTime(0)),
+            payload: Payload::plain(event.encode().into()),
+            crc_from: None,
+            note: Note::Event,
+        };
+        let (done, applied) = oneshot::channel();
+        let log = self.store.log(NAMESPACE_LOG);
+        self.store.append(vec![append], Durability::Synced, move |results| {
+            let result = results.into_iter().next().expect("one append has one result");
+            match result {
+                Ok(Appended { stamp, base, .. }) => {
+                    let position = log.entry_at(base).map_or(0, |entry| entry.position);
+                    // The applier lives as long as the store.
+                    let _ = applier.send(Applying { event, stamp, position, done });
+                }
+                Err(error) => {
+                    let _ = done.send(Err(flatten(error)));
+                }
+            }
+        });
+        applied.await.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
+    }
+
+    /// Whether everything of the namespace that `cut` admits has been applied.
+    pub(crate) fn namespace_has(&self, cut: Cut) -> bool {
+        let last = self.store.log(NAMESPACE_LOG).last_in(cut);
+        let applied = Hlc::from_bits(self.shared.applied.load(Ordering::Acquire));
+        last.is_none_or(|last| last.stamp <= applied)
+    }
+}
+
+fn flatten(error: AppendError<EngineError>) -> EngineError {
+    match error {
+        AppendError::Refused(refusal) => refusal,
+        AppendError::Time(error) => EngineError::Fenced(error.to_string()),
+        AppendError::Disk(why) => EngineError::Disk(why),
+        AppendError::Stopped(why) => EngineError::Stopping(why),
+    }
+}
+
+fn apply(
+    shared: &Shared,
+    event: &Event,
+    stamp: Hlc,
+    position: u64,
+    logs: &dyn Fn(LogId) -> Arc<storage::Log>,
+) -> Result<(), EngineError> {
+    let deleted = match event {
+        Event::TopicDeleted { id } => {
+            shared.namespace.read().topic_by_id(id).map(|topic| Arc::clone(&topic.name))
+        }
+        _ => None,
+    };
+    shared.namespace.write().apply(event, stamp, logs).map_err(EngineError::Corrupt)?;
+    if event.kind() == KIND_CATALOG || deleted.is_some() {
+        shared.groups.apply(event, stamp, position, deleted.as_deref())?;
+    }
+    Ok(())
+}
+
+fn replay_events(
+    store: &Store<Stager>,
+    shared: &Arc<Shared>,
+    rebuild: Rebuild,
+) -> Result<(), String> {
+    let logs = store.log_source();
+    let mut seen = rebuild.applied;
+    if seen.is_some() && !rebuild.applied_found {
+        tracing::warn!("the catalog knows of entries that the journal has not; it is rebuilt");
+        shared.groups.catalog().clear().map_err(|error| error.to_string())?;
+        seen = None;
+    }
+    for (event, stamp, position) in &rebuild.events {
+        let deleted = match event {
+            Event::TopicDeleted { id } => {
+                shared.namespace.read().topic_by_id(id).map(|topic| Arc::clone(&topic.name))
+            }
+            _ => None,
+        };
+        shared.namespace.write().apply(event, *stamp, &*logs)?;
+        let for_catalog = event.kind() == KIND_CATALOG || deleted.is_some();
+        if for_catalog && seen.is_none_or(|seen| *position > seen.position) {
+            shared
+                .groups
+                .apply(event, *stamp, *position, deleted.as_deref())
+                .map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}

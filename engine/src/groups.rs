@@ -1,0 +1,172 @@
+//! Committed offsets and the state of groups, as they are and were: versions in the catalog.
+
+use hlc::{Cut, Hlc};
+use serde::{Deserialize, Serialize};
+use storage::catalog::{Applied, Catalog, CatalogError, Changes, escape, unescape};
+
+use crate::namespace::event::Event;
+
+/// A committed offset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Committed {
+    /// The next offset to read.
+    pub offset: i64,
+    /// The leader epoch of the last record read; -1 if not known.
+    pub leader_epoch: i32,
+    /// What the client wanted to remember.
+    pub metadata: String,
+}
+
+/// A committed offset, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupOffset {
+    /// The group.
+    pub group: String,
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// What was committed.
+    pub committed: Committed,
+    /// When.
+    pub stamp: Hlc,
+}
+
+/// Stands between the parts of a key; [`escape`] makes no such bytes.
+const SEPARATOR: &[u8] = &[1, 3];
+const OFFSETS: u8 = b'o';
+const GROUPS: u8 = b'g';
+
+fn offsets_of(group: Option<&str>) -> Vec<u8> {
+    let mut key = vec![OFFSETS];
+    if let Some(group) = group {
+        escape(group, &mut key);
+        key.extend_from_slice(SEPARATOR);
+    }
+    key
+}
+
+fn offset_key(group: &str, topic: &str, partition: u32) -> Vec<u8> {
+    let mut key = offsets_of(Some(group));
+    escape(topic, &mut key);
+    key.extend_from_slice(SEPARATOR);
+    key.extend_from_slice(format!("{partition:08x}").as_bytes());
+    key
+}
+
+fn group_key(group: &str) -> Vec<u8> {
+    let mut key = vec![GROUPS];
+    escape(group, &mut key);
+    key
+}
+
+fn parts_of(key: &[u8]) -> Option<(String, String, u32)> {
+    let rest = key.strip_prefix(&[OFFSETS])?;
+    let (group, rest) = split(rest)?;
+    let (topic, partition) = split(rest)?;
+    let partition = u32::from_str_radix(std::str::from_utf8(partition).ok()?, 16).ok()?;
+    Some((unescape(group), unescape(topic), partition))
+}
+
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = bytes.windows(2).position(|pair| pair == SEPARATOR)?;
+    Some((&bytes[..at], &bytes[at + 2..]))
+}
+
+/// The state of all groups.
+pub(crate) struct Groups {
+    catalog: Catalog,
+}
+
+impl Groups {
+    pub(crate) fn new(catalog: Catalog) -> Groups {
+        Groups { catalog }
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Applies an event of the catalog's kind; `gone` are topics that were deleted with it.
+    pub(crate) fn apply(
+        &self,
+        event: &Event,
+        stamp: Hlc,
+        position: u64,
+        deleted_topic: Option<&str>,
+    ) -> Result<(), CatalogError> {
+        let mut changes = Changes::default();
+        match event {
+            Event::OffsetsCommitted { group, offsets } => {
+                for commit in offsets {
+                    let committed = Committed {
+                        offset: commit.offset,
+                        leader_epoch: commit.leader_epoch,
+                        metadata: commit.metadata.clone(),
+                    };
+                    let value = postcard::to_stdvec(&committed).expect("an offset can be encoded");
+                    let key = offset_key(group, &commit.topic, commit.partition);
+                    changes.put(&key, stamp, Some(&value));
+                }
+            }
+            Event::OffsetsDeleted { group, partitions } => {
+                for (topic, partition) in partitions {
+                    changes.put(&offset_key(group, topic, *partition), stamp, None);
+                }
+            }
+            Event::GroupSaved { group, snapshot } => {
+                changes.put(&group_key(group), stamp, Some(snapshot));
+            }
+            Event::GroupDeleted { group } => {
+                for (key, ..) in self.catalog.scan(&offsets_of(Some(group)), Cut::ALL)? {
+                    changes.put(&key, stamp, None);
+                }
+                changes.put(&group_key(group), stamp, None);
+            }
+            Event::TopicDeleted { .. } => {
+                for offset in self.offsets(None, Cut::ALL)? {
+                    if Some(offset.topic.as_str()) == deleted_topic {
+                        let key = offset_key(&offset.group, &offset.topic, offset.partition);
+                        changes.put(&key, stamp, None);
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.catalog.apply(changes, Applied { position, stamp })
+    }
+
+    pub(crate) fn committed(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+        cut: Cut,
+    ) -> Result<Option<Committed>, CatalogError> {
+        let found = self.catalog.get(&offset_key(group, topic, partition), cut)?;
+        Ok(found.and_then(|(_, value)| postcard::from_bytes(&value).ok()))
+    }
+
+    /// All offsets of a group, or of all groups.
+    pub(crate) fn offsets(
+        &self,
+        group: Option<&str>,
+        cut: Cut,
+    ) -> Result<Vec<GroupOffset>, CatalogError> {
+        let found = self.catalog.scan(&offsets_of(group), cut)?;
+        Ok(found
+            .into_iter()
+            .filter_map(|(key, stamp, value)| {
+                let (group, topic, partition) = parts_of(&key)?;
+                let committed = postcard::from_bytes(&value).ok()?;
+                Some(GroupOffset { group, topic, partition, committed, stamp })
+            })
+            .collect())
+    }
+
+    /// The snapshots of all groups.
+    pub(crate) fn snapshots(&self, cut: Cut) -> Result<Vec<(String, Vec<u8>)>, CatalogError> {
+        let found = self.catalog.scan(&[GROUPS], cut)?;
+        Ok(found.into_iter().map(|(key, _, value)| (unescape(&key[1..]), value)).collect())
+    }
+}

@@ -1,0 +1,265 @@
+//! Which topics there are, and were.
+//!
+//! Every version of every topic stays in memory, by stamp: a name is resolved at the moment that is
+//! asked for, so a topic that was deleted since is still there in the past.
+
+pub(crate) mod event;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hlc::{Cut, Hlc, TOPIC_MARK};
+use storage::{Log, LogId, Offset};
+
+use crate::config::TopicConfig;
+use crate::error::EngineError;
+use event::Event;
+
+/// The log of namespace events.
+pub(crate) const NAMESPACE_LOG: LogId = LogId(0);
+/// The longest name that a topic may have.
+const NAME_BYTES_MAX: usize = 249;
+
+/// Identifies a topic beyond its name.
+pub type TopicId = [u8; 16];
+
+/// A topic, as it was from one change to the next.
+#[derive(Debug)]
+pub struct Topic {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its id.
+    pub id: TopicId,
+    /// When it was created.
+    pub created: Hlc,
+    /// What was set on it.
+    pub config: TopicConfig,
+    /// Its partitions, in order.
+    pub partitions: Vec<Arc<Partition>>,
+}
+
+/// A partition.
+#[derive(Debug)]
+pub struct Partition {
+    /// Its place in its topic.
+    pub index: u32,
+    /// Its records.
+    pub log: Arc<Log>,
+    start: AtomicU64,
+}
+
+impl Partition {
+    /// The first offset that has not been given up.
+    pub fn start(&self) -> Offset {
+        Offset(self.start.load(Ordering::Acquire))
+    }
+
+    /// The offset behind the last visible record.
+    pub fn end(&self) -> Offset {
+        self.log.end()
+    }
+}
+
+impl Topic {
+    /// The partition `index`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn partition(&self, index: i32) -> Result<&Arc<Partition>, EngineError> {
+        usize::try_from(index).ok().and_then(|index| self.partitions.get(index)).ok_or_else(|| {
+            EngineError::UnknownPartition { topic: self.name.to_string(), partition: index }
+        })
+    }
+}
+
+/// Whether a name can be a topic's, by Kafka's rules, and none that asks for a moment.
+///
+/// # Errors
+/// It cannot.
+pub fn check_topic_name(name: &str) -> Result<(), EngineError> {
+    let refuse = |why: &str| Err(EngineError::TopicName(format!("{why}. topic={name:?}")));
+    if name.is_empty() {
+        return refuse("a topic name is not empty");
+    }
+    if name == "." || name == ".." {
+        return refuse("a topic name is not . or ..");
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return refuse("a topic name has at most 249 characters");
+    }
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
+        return refuse("a topic name has only letters, digits, '.', '_' and '-'");
+    }
+    if name.contains(TOPIC_MARK) {
+        return refuse("a topic name with .__at. in it asks for a moment of another topic");
+    }
+    Ok(())
+}
+
+/// All versions of one topic: from a stamp on, what it was; `None` from its deletion on.
+type Versions = Vec<(Hlc, Option<Arc<Topic>>)>;
+
+#[derive(Default)]
+pub(crate) struct Namespace {
+    by_id: HashMap<TopicId, Versions>,
+    current: BTreeMap<Arc<str>, Arc<Topic>>,
+    /// The ids that a name has had, in order of creation.
+    names: HashMap<Arc<str>, Vec<TopicId>>,
+    next_log: u64,
+    pub(crate) producer_ids_below: i64,
+}
+
+impl Namespace {
+    pub(crate) fn new() -> Namespace {
+        Namespace { next_log: 1, ..Namespace::default() }
+    }
+
+    /// The first log that no partition has.
+    pub(crate) fn next_log(&self) -> u64 {
+        self.next_log
+    }
+
+    pub(crate) fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.current.get(name)
+    }
+
+    pub(crate) fn topic_by_id(&self, id: &TopicId) -> Option<&Arc<Topic>> {
+        self.by_id.get(id)?.last()?.1.as_ref()
+    }
+
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<Topic>> {
+        self.current.values()
+    }
+
+    /// The topic of that name in `cut`.
+    pub(crate) fn topic_at(&self, name: &str, cut: Cut) -> Option<Arc<Topic>> {
+        // The newest id whose creation the cut admits: a name belongs to one topic at a time.
+        let ids = self.names.get(name)?;
+        ids.iter().rev().find_map(|id| {
+            let versions = self.by_id.get(id)?;
+            cut.admits(versions.first()?.0).then(|| version_at(versions, cut))
+        })?
+    }
+
+    /// All topics in `cut`, by name.
+    pub(crate) fn topics_at(&self, cut: Cut) -> Vec<Arc<Topic>> {
+        let mut topics: Vec<Arc<Topic>> =
+            self.by_id.values().filter_map(|versions| version_at(versions, cut)).collect();
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        topics
+    }
+
+    /// When a topic was deleted, if it was.
+    pub(crate) fn deleted(&self, id: &TopicId) -> Option<Hlc> {
+        let (stamp, topic) = self.by_id.get(id)?.last()?;
+        topic.is_none().then_some(*stamp)
+    }
+
+    /// Changes the namespace as `event` says. `log` gives the log of an id.
+    pub(crate) fn apply(
+        &mut self,
+        event: &Event,
+        stamp: Hlc,
+        log: &dyn Fn(LogId) -> Arc<Log>,
+    ) -> Result<(), String> {
+        match event {
+            Event::TopicCreated { name, id, first_log, partitions, configs } => {
+                let name: Arc<str> = name.as_str().into();
+                let topic = Topic {
+                    name: Arc::clone(&name),
+                    id: *id,
+                    created: stamp,
+                    config: TopicConfig::new(configs.clone()).map_err(|e| e.to_string())?,
+                    partitions: new_partitions(0, *partitions, *first_log, log),
+                };
+                self.next_log = self.next_log.max(first_log + u64::from(*partitions));
+                self.names.entry(name).or_default().push(*id);
+                self.put(*id, stamp, Some(topic))
+            }
+            Event::TopicDeleted { id } => self.put(*id, stamp, None),
+            Event::PartitionsAdded { id, first_log, more } => {
+                let topic = self.require(id)?;
+                let mut partitions = topic.partitions.clone();
+                partitions.extend(new_partitions(partitions.len() as u32, *more, *first_log, log));
+                self.next_log = self.next_log.max(first_log + u64::from(*more));
+                let changed = Topic { partitions, config: topic.config.clone(), ..shallow(&topic) };
+                self.put(*id, stamp, Some(changed))
+            }
+            Event::TopicConfigured { id, configs } => {
+                let topic = self.require(id)?;
+                let config = TopicConfig::new(configs.clone()).map_err(|e| e.to_string())?;
+                let partitions = topic.partitions.clone();
+                self.put(*id, stamp, Some(Topic { config, partitions, ..shallow(&topic) }))
+            }
+            Event::RecordsDeleted { id, partition, before } => {
+                let topic = self.require(id)?;
+                let partition = topic
+                    .partitions
+                    .get(*partition as usize)
+                    .ok_or("records deleted from a partition that is not there")?;
+                partition.start.fetch_max(*before, Ordering::AcqRel);
+                Ok(())
+            }
+            Event::ProducerIdsGranted { below } => {
+                self.producer_ids_below = self.producer_ids_below.max(*below);
+                Ok(())
+            }
+            Event::OffsetsCommitted { .. }
+            | Event::OffsetsDeleted { .. }
+            | Event::GroupSaved { .. }
+            | Event::GroupDeleted { .. } => Ok(()),
+        }
+    }
+
+    fn require(&self, id: &TopicId) -> Result<Arc<Topic>, String> {
+        self.topic_by_id(id).cloned().ok_or_else(|| "a change of a topic that is not there".into())
+    }
+
+    fn put(&mut self, id: TopicId, stamp: Hlc, topic: Option<Topic>) -> Result<(), String> {
+        let versions = self.by_id.entry(id).or_default();
+        if let Some((_, Some(last))) = versions.last() {
+            self.current.remove(&last.name);
+        } else if topic.is_none() {
+            return Err("a topic was deleted that is not there".into());
+        }
+        let topic = topic.map(Arc::new);
+        versions.push((stamp, topic.clone()));
+        if let Some(topic) = topic {
+            self.current.insert(Arc::clone(&topic.name), topic);
+        }
+        Ok(())
+    }
+}
+
+fn version_at(versions: &Versions, cut: Cut) -> Option<Arc<Topic>> {
+    let count = versions.partition_point(|(stamp, _)| cut.admits(*stamp));
+    versions[..count].last()?.1.clone()
+}
+
+fn shallow(topic: &Topic) -> Topic {
+    Topic {
+        name: Arc::clone(&topic.name),
+        id: topic.id,
+        created: topic.created,
+        config: TopicConfig::default(),
+        partitions: Vec::new(),
+    }
+}
+
+fn new_partitions(
+    from: u32,
+    count: u32,
+    first_log: u64,
+    log: &dyn Fn(LogId) -> Arc<Log>,
+) -> Vec<Arc<Partition>> {
+    (0..count)
+        .map(|nth| {
+            Arc::new(Partition {
+                index: from + nth,
+                log: log(LogId(first_log + u64::from(nth))),
+                start: AtomicU64::new(0),
+            })
+        })
+        .collect()
+}

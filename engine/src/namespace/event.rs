@@ -1,0 +1,170 @@
+//! What can happen to the namespace: the entries of log 0. `docs/FORMAT.md` has their layout.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What an entry of log 0 carries, encoded with postcard. New variants go to the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A topic was created.
+    TopicCreated {
+        /// Its name.
+        name: String,
+        /// Its id.
+        id: [u8; 16],
+        /// The log of its partition 0; the others follow.
+        first_log: u64,
+        /// How many partitions it has.
+        partitions: u32,
+        /// What was set on it.
+        configs: BTreeMap<String, String>,
+    },
+    /// A topic was deleted; its past stays.
+    TopicDeleted {
+        /// Its id.
+        id: [u8; 16],
+    },
+    /// A topic got more partitions.
+    PartitionsAdded {
+        /// Its id.
+        id: [u8; 16],
+        /// The log of the first new one; the others follow.
+        first_log: u64,
+        /// How many more.
+        more: u32,
+    },
+    /// A topic's settings were changed.
+    TopicConfigured {
+        /// Its id.
+        id: [u8; 16],
+        /// All that is set on it now.
+        configs: BTreeMap<String, String>,
+    },
+    /// Records were given up.
+    RecordsDeleted {
+        /// The topic's id.
+        id: [u8; 16],
+        /// The partition.
+        partition: u32,
+        /// The first offset that is kept.
+        before: u64,
+    },
+    /// Producer ids below this may have been given out.
+    ProducerIdsGranted {
+        /// The bound.
+        below: i64,
+    },
+    /// A group committed offsets.
+    OffsetsCommitted {
+        /// The group.
+        group: String,
+        /// What it committed.
+        offsets: Vec<OffsetCommit>,
+    },
+    /// Committed offsets were removed.
+    OffsetsDeleted {
+        /// The group.
+        group: String,
+        /// Topics and partitions.
+        partitions: Vec<(String, u32)>,
+    },
+    /// A group's membership changed.
+    GroupSaved {
+        /// The group.
+        group: String,
+        /// Its coordinator's snapshot.
+        snapshot: Vec<u8>,
+    },
+    /// A group was deleted, with its offsets.
+    GroupDeleted {
+        /// The group.
+        group: String,
+    },
+}
+
+/// One offset of a commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffsetCommit {
+    /// The topic's name.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// The next offset to read.
+    pub offset: i64,
+    /// The leader epoch of the last record read; -1 if not known.
+    pub leader_epoch: i32,
+    /// What the client wants to remember.
+    pub metadata: String,
+}
+
+/// Entries of this kind are replayed at every start.
+pub(crate) const KIND_NAMESPACE: u8 = 1;
+/// Entries of this kind live in the catalog, and are replayed only as far as it has not seen them.
+pub(crate) const KIND_CATALOG: u8 = 2;
+/// A batch of records.
+pub(crate) const KIND_RECORDS: u8 = 16;
+
+impl Event {
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Event::TopicCreated { .. }
+            | Event::TopicDeleted { .. }
+            | Event::PartitionsAdded { .. }
+            | Event::TopicConfigured { .. }
+            | Event::RecordsDeleted { .. }
+            | Event::ProducerIdsGranted { .. } => KIND_NAMESPACE,
+            Event::OffsetsCommitted { .. }
+            | Event::OffsetsDeleted { .. }
+            | Event::GroupSaved { .. }
+            | Event::GroupDeleted { .. } => KIND_CATALOG,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("an event can be encoded")
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Event, String> {
+        postcard::from_bytes(bytes).map_err(|error| format!("decode namespace event: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes on disk, held fast.
+    #[test]
+    fn an_event_is_encoded_as_the_format_says() {
+        let created = Event::TopicCreated {
+            name: "t".into(),
+            id: [7; 16],
+            first_log: 300,
+            partitions: 2,
+            configs: BTreeMap::from([("k".into(), "v".into())]),
+        };
+        let mut expected = vec![0, 1, b't'];
+        expected.extend([7; 16]);
+        expected.extend([0xac, 0x02, 2, 1, 1, b'k', 1, b'v']);
+        assert_eq!(created.encode(), expected);
+        let committed = Event::OffsetsCommitted {
+            group: "g".into(),
+            offsets: vec![OffsetCommit {
+                topic: "t".into(),
+                partition: 1,
+                offset: 3,
+                leader_epoch: -1,
+                metadata: String::new(),
+            }],
+        };
+        assert_eq!(committed.encode(), [6, 1, b'g', 1, 1, b't', 1, 6, 1, 0]);
+        assert_eq!(Event::decode(&committed.encode()), Ok(committed));
+    }
+
+    #[test]
+    fn bytes_that_are_no_event_are_an_error() {
+        assert!(Event::decode(&[99]).is_err());
+        assert!(Event::decode(&[0, 200]).is_err());
+    }
+}

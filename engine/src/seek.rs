@@ -1,0 +1,360 @@
+//! Reading the past: from what a reader asks to the offsets that it may see.
+//!
+//! What holds true of every answer here, for a cut by system time:
+//! - It is given only once the frontier has closed the cut, so nothing can enter it any more: the
+//!   same question gets the same answer for ever.
+//! - It is never silently less: where records that belong to it have been given up, the answer is an
+//!   error that names each such partition.
+//!
+//! The table of TIME.md 3 is [`Engine::settle`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
+use storage::{Log, Offset, Piece};
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::namespace::{Partition, Topic};
+
+/// What to do about a moment that is not past yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Wait for it, if it is no further ahead than this.
+    Wait(Duration),
+    /// Refuse, and say how far the frontier is.
+    Refuse,
+    /// Answer at the frontier instead, and say so.
+    AtFrontier,
+}
+
+/// Why a moment cannot be read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SeekError {
+    /// It is not past yet.
+    #[error(
+        "the moment is not past yet. asked={}, frontier={frontier}; ask again in {retry_ms} ms, or wait for it", .cut.bound()
+    )]
+    NotYet {
+        /// What was asked for.
+        cut: Cut,
+        /// How far the frontier is.
+        frontier: Hlc,
+        /// When it will be.
+        retry_ms: u64,
+    },
+    /// It lies further ahead than anybody would wait.
+    #[error("the moment lies in the future. asked={}, frontier={frontier}", .cut.bound())]
+    FarFuture {
+        /// What was asked for.
+        cut: Cut,
+        /// How far the frontier is.
+        frontier: Hlc,
+    },
+    /// Records that belong to it have been given up.
+    #[error("history before the moment has been given up. {}", list(.lost))]
+    BeforeHistory {
+        /// Each such partition, and the earliest moment at which it can be read.
+        lost: Vec<Lost>,
+    },
+    /// There was no such topic at that moment.
+    #[error("there was no such topic at that moment. topic={topic}, moment={ask}")]
+    NoTopic {
+        /// The topic.
+        topic: String,
+        /// The moment.
+        ask: Ask,
+    },
+    /// What is stored cannot be read.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A partition whose history does not reach back to a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The topic.
+    pub topic: Arc<str>,
+    /// The partition.
+    pub partition: u32,
+    /// The earliest bound that a cut of it may have.
+    pub earliest: Hlc,
+}
+
+fn list(lost: &[Lost]) -> String {
+    const SHOWN: usize = 5;
+    let mut text: Vec<String> = lost
+        .iter()
+        .take(SHOWN)
+        .map(|lost| {
+            let earliest = Moment::Sys(Cut::below(lost.earliest));
+            format!("{}/{} begins at {earliest}", lost.topic, lost.partition)
+        })
+        .collect();
+    if lost.len() > SHOWN {
+        text.push(format!("and {} more", lost.len() - SHOWN));
+    }
+    text.join(", ")
+}
+
+/// What a reader may see of one partition: `[start, end)`.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The partition.
+    pub partition: Arc<Partition>,
+    /// The first offset.
+    pub start: Offset,
+    /// The offset behind the last; `None` while it is the present, which grows.
+    pub end: Option<Offset>,
+}
+
+impl View {
+    /// The present of a partition.
+    pub fn present(partition: &Arc<Partition>) -> View {
+        View { partition: Arc::clone(partition), start: Offset(0), end: None }
+    }
+
+    /// The first offset that can be read.
+    pub fn start(&self) -> Offset {
+        self.start.max(self.partition.start())
+    }
+
+    /// The offset behind the last that can be read.
+    pub fn end(&self) -> Offset {
+        self.end.unwrap_or_else(|| self.partition.end())
+    }
+
+    /// The batches from the one that holds `from`, whole, up to `bytes_max`; the first whatever its
+    /// length.
+    ///
+    /// # Errors
+    /// `from` lies outside of what can be read.
+    pub fn read(&self, from: i64, bytes_max: usize) -> Result<Vec<Piece>, EngineError> {
+        let (start, end) = (self.start(), self.end());
+        let inside = u64::try_from(from).is_ok_and(|from| from >= start.0 && from <= end.0);
+        if !inside {
+            return Err(EngineError::OffsetOutOfRange { offset: from, start, end });
+        }
+        Ok(self.partition.log.read(Offset(from as u64), end, bytes_max))
+    }
+}
+
+/// What a reader may see of a topic.
+#[derive(Clone, Debug)]
+pub struct TopicView {
+    /// The topic as it was.
+    pub topic: Arc<Topic>,
+    /// What was asked, made absolute.
+    pub ask: Ask,
+    /// Its partitions, in order.
+    pub partitions: Vec<View>,
+}
+
+/// A record found by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its offset.
+    pub offset: Offset,
+    /// Its user time.
+    pub time: UserTime,
+    /// The epoch of its batch.
+    pub epoch: u32,
+}
+
+impl Engine {
+    /// The frontier: every event that will ever appear has a stamp above it.
+    pub fn frontier(&self) -> Hlc {
+        self.store.timekeeper().frontier()
+    }
+
+    /// Makes sure that nothing can enter `cut` any more; returns the cut that this is true of, which
+    /// is another one only for [`When::AtFrontier`], and the frontier.
+    ///
+    /// # Errors
+    /// [`SeekError::NotYet`], [`SeekError::FarFuture`].
+    pub async fn settle(&self, cut: Cut, when: When) -> Result<(Cut, Hlc), SeekError> {
+        let timekeeper = self.store.timekeeper();
+        let deadline = match when {
+            When::Wait(patience) => {
+                let ahead = timekeeper.until(cut);
+                if ahead > patience {
+                    return Err(SeekError::FarFuture { cut, frontier: self.frontier() });
+                }
+                Some(tokio::time::Instant::now() + patience.max(Duration::from_secs(1)))
+            }
+            _ => None,
+        };
+        loop {
+            let advanced = self.shared.advanced.notified();
+            let frontier = timekeeper.frontier();
+            let (cut, closed) = match when {
+                When::AtFrontier if !cut.is_closed_by(frontier) => (Cut::through(frontier), true),
+                _ => (cut, cut.is_closed_by(frontier)),
+            };
+            if closed && self.namespace_has(cut) {
+                return Ok((cut, frontier));
+            }
+            let ahead = timekeeper.until(cut);
+            let not_yet =
+                || SeekError::NotYet { cut, frontier, retry_ms: (ahead.as_millis() as u64).max(1) };
+            if when == When::Refuse && !closed {
+                return Err(not_yet());
+            }
+            // Either the wall clock closes the cut, or an append that is in flight ends, or the
+            // clock's bound is renewed; the last two say so.
+            let pause = ahead.clamp(Duration::from_millis(1), Duration::from_millis(500));
+            if deadline.is_some_and(|deadline| tokio::time::Instant::now() >= deadline) {
+                return Err(not_yet());
+            }
+            let _ = tokio::time::timeout(pause, advanced).await;
+        }
+    }
+
+    /// The topic `name` as `ask` sees it.
+    ///
+    /// A moment of user time is served as a prefix of each partition, up to the first record at or
+    /// after it. As known when it does not say: as of the frontier of this call, which is in the
+    /// answer's `ask`.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn view(&self, name: &str, ask: Ask, when: When) -> Result<TopicView, SeekError> {
+        let (first, last) = match ask {
+            Ask::At(moment) => (None, moment),
+            Ask::Window(first, last) => (Some(first), last),
+        };
+        let (last, known) = self.settle_moment(last, when).await?;
+        let topic = self.shared.namespace.read().topic_at(name, known);
+        let topic = topic.ok_or_else(|| SeekError::NoTopic { topic: name.to_owned(), ask })?;
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        let mut lost = Vec::new();
+        for partition in &topic.partitions {
+            let end = self.end_at(partition, last, known)?;
+            let start = match first {
+                Some(first) => self.end_at(partition, first, known)?.min(end),
+                None => Offset(0),
+            };
+            let view = View { partition: Arc::clone(partition), start, end: Some(end) };
+            let given_up = partition.start();
+            let needed = if first.is_some() { start } else { end };
+            if needed < given_up {
+                lost.push(Lost {
+                    topic: Arc::clone(&topic.name),
+                    partition: partition.index,
+                    earliest: earliest(&partition.log, given_up),
+                });
+            }
+            partitions.push(view);
+        }
+        if !lost.is_empty() {
+            return Err(SeekError::BeforeHistory { lost });
+        }
+        let ask = match first {
+            Some(first) => Ask::Window(first, last),
+            None => Ask::At(last),
+        };
+        Ok(TopicView { topic, ask, partitions })
+    }
+
+    /// Settles a moment; the moment made absolute, and the cut of system time that bounds it.
+    async fn settle_moment(&self, moment: Moment, when: When) -> Result<(Moment, Cut), SeekError> {
+        match moment {
+            Moment::Sys(cut) => {
+                let (cut, _) = self.settle(cut, when).await?;
+                Ok((Moment::Sys(cut), cut))
+            }
+            Moment::User { before, known } => {
+                let cut = known.unwrap_or_else(|| Cut::through(self.frontier()));
+                let (cut, _) = self.settle(cut, when).await?;
+                Ok((Moment::User { before, known: Some(cut) }, cut))
+            }
+        }
+    }
+
+    /// The first offset of a partition that is not in the moment, as known in `known`.
+    fn end_at(
+        &self,
+        partition: &Partition,
+        moment: Moment,
+        known: Cut,
+    ) -> Result<Offset, SeekError> {
+        match moment {
+            Moment::Sys(cut) => Ok(partition.log.offset_at(cut)),
+            Moment::User { before, .. } => {
+                let end = partition.log.offset_at(known);
+                let found = self.first_in_log(partition, before, Offset(0))?;
+                Ok(found.map_or(end, |found| found.offset.min(end)))
+            }
+        }
+    }
+
+    /// The first record of a view whose user time is `time` or later: exact, also where times are out
+    /// of order.
+    ///
+    /// # Errors
+    /// A stored batch cannot be read.
+    pub fn first_at_or_after(
+        &self,
+        view: &View,
+        time: UserTime,
+    ) -> Result<Option<Found>, EngineError> {
+        let found = self.first_in_log(&view.partition, time, view.start())?;
+        Ok(found.filter(|found| found.offset < view.end()))
+    }
+
+    fn first_in_log(
+        &self,
+        partition: &Partition,
+        time: UserTime,
+        from: Offset,
+    ) -> Result<Option<Found>, EngineError> {
+        let mut from = from;
+        while let Some(piece) = partition.log.first_reaching(time, from) {
+            let times = self.times(&piece)?;
+            let record = times.into_iter().find(|(offset, t)| *offset >= from && *t >= time);
+            if let Some((offset, time)) = record {
+                return Ok(Some(Found { offset, time, epoch: piece.entry.epoch }));
+            }
+            // The batch reaches the time only before `from`, or says more than its records do.
+            from = piece.entry.end();
+        }
+        Ok(None)
+    }
+
+    /// The record of a view with the largest user time; the first of equals (KIP-734).
+    ///
+    /// # Errors
+    /// A stored batch cannot be read.
+    pub fn latest_by_user_time(&self, view: &View) -> Result<Option<Found>, EngineError> {
+        let (start, end) = (view.start(), view.end());
+        let Some(piece) = view.partition.log.latest_by_user_time(start, end) else {
+            return Ok(None);
+        };
+        let mut best: Option<(Offset, UserTime)> = None;
+        for (offset, time) in self.times(&piece)? {
+            let inside = offset >= start && offset < end;
+            if inside && best.is_none_or(|(_, largest)| time > largest) {
+                best = Some((offset, time));
+            }
+        }
+        let epoch = piece.entry.epoch;
+        Ok(best.map(|(offset, time)| Found { offset, time, epoch }))
+    }
+
+    fn times(&self, piece: &Piece) -> Result<Vec<(Offset, UserTime)>, EngineError> {
+        let batch = piece.read().map_err(|error| EngineError::Disk(error.to_string().into()))?;
+        self.format.times(&batch).map_err(EngineError::Corrupt)
+    }
+
+    /// Where the wall clock stands.
+    pub fn wall_now(&self) -> SysTime {
+        self.store.timekeeper().wall_now()
+    }
+}
+
+/// The smallest bound whose cut of `log` reaches `start`.
+pub(crate) fn earliest(log: &Log, start: Offset) -> Hlc {
+    let last_lost = start.0.checked_sub(1).and_then(|last| log.entry_at(Offset(last)));
+    last_lost.map_or(Hlc::ZERO, |entry| entry.stamp.next())
+}

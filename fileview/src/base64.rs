@@ -1,0 +1,74 @@
+//! Base64 (RFC 4648, section 4), for bytes that are not text.
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+pub(crate) fn encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let word = chunk.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
+        let word = word << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let digit = (word >> (18 - 6 * place)) & 63;
+            text.push(if place <= chunk.len() { ALPHABET[digit as usize] as char } else { '=' });
+        }
+    }
+    text
+}
+
+/// The bytes behind a text, or `None` if [`encode`] would not have written it.
+pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=');
+    if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut word, mut bits) = (0u32, 0);
+    for digit in digits.bytes() {
+        let value = ALPHABET.iter().position(|known| *known == digit)?;
+        word = (word << 6 | value as u32) & 0xffff;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((word >> bits) as u8);
+        }
+    }
+    // Bits left over would be a second spelling of the same bytes.
+    (encode(&bytes) == text).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 4648, section 10.
+    #[test]
+    fn the_vectors_of_the_standard_hold_both_ways() {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(encode(bytes.as_bytes()), text);
+            assert_eq!(decode(text).unwrap(), bytes.as_bytes());
+        }
+    }
+
+    #[test]
+    fn every_byte_comes_back() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        for length in 0..bytes.len() {
+            assert_eq!(decode(&encode(&bytes[..length])).unwrap(), &bytes[..length]);
+        }
+    }
+
+    #[test]
+    fn what_would_not_have_been_written_is_refused() {
+        for text in ["Z", "Zg", "Zg=", "Zh==", "Zg===", "Z===", "====", "Zm 9v", "Zm-v", "=Zg="] {
+            assert_eq!(decode(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! One JSON object a record and line, both ways: what is printed can be produced again.
+//!
+//! ```text
+//! {"topic":"a","partition":0,"offset":5,"timestamp":1795251600000,"key":null,"value":"text","headers":[["h","v"]]}
+//! ```
+//! Bytes that are UTF-8 are a JSON string, others `{"base64":"…"}`; so each has one spelling, and the
+//! two cannot be taken for each other. Headers are pairs in the order written, since one may occur
+//! more than once.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use kafka_records::Record;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
+
+use crate::base64;
+
+/// Two user times up to this far from 0 can always be told apart by an `i64`.
+const TIMESTAMP_MAX: i64 = i64::MAX / 2;
+
+/// A record as it stands on a line: what a producer needs of it. Topic and offset are where the
+/// record was, not what it is, and are not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordLine {
+    /// The partition that it was in, if the line says.
+    pub partition: Option<i32>,
+    /// When it says that it happened, if the line says.
+    pub timestamp: Option<i64>,
+    /// Null and empty differ.
+    pub key: Option<Bytes>,
+    /// Null and empty differ.
+    pub value: Option<Bytes>,
+    /// In order.
+    pub headers: Vec<(String, Option<Bytes>)>,
+}
+
+/// Why a line is no record.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// Not such a JSON object.
+    #[error("not a record as `cat --format jsonl` prints one")]
+    Json(#[from] serde_json::Error),
+    /// A time that no record has.
+    #[error("a timestamp is -1 for none, or milliseconds since 1970. timestamp={0}")]
+    Timestamp(i64),
+    /// A partition that no topic has.
+    #[error("a partition is not negative. partition={0}")]
+    Partition(i32),
+    /// A header without a name.
+    #[error("the name of a header is text")]
+    HeaderName,
+}
+
+impl RecordLine {
+    /// Reads one line.
+    ///
+    /// # Errors
+    /// It is no record, or has fields that a record has not.
+    pub fn parse(line: &[u8]) -> Result<RecordLine, LineError> {
+        let read: Read = serde_json::from_slice(line)?;
+        if let Some(timestamp) = read.timestamp.filter(|t| !(-1..=TIMESTAMP_MAX).contains(t)) {
+            return Err(LineError::Timestamp(timestamp));
+        }
+        if let Some(partition) = read.partition.filter(|partition| *partition < 0) {
+            return Err(LineError::Partition(partition));
+        }
+        let header = |(name, value): (Text, Text)| {
+            let name = name.0.ok_or(LineError::HeaderName)?;
+            let name = String::from_utf8(name).map_err(|_| LineError::HeaderName)?;
+            Ok((name, value.0.map(Bytes::from)))
+        };
+        Ok(RecordLine {
+            partition: read.partition,
+            timestamp: read.timestamp,
+            key: read.key.0.map(Bytes::from),
+            value: read.value.0.map(Bytes::from),
+            headers: read.headers.into_iter().map(header).collect::<Result<_, LineError>>()?,
+        })
+    }
+}
+
+/// Appends a record as one line.
+pub(crate) fn write(topic: &str, partition: u32, record: &Record, out: &mut Vec<u8>) {
+    let headers = record.headers.iter();
+    let line = Written {
+        topic,
+        partition,
+        offset: record.offset,
+        timestamp: record.timestamp,
+        key: Shown(record.key.as_deref()),
+        value: Shown(record.value.as_deref()),
+        headers: headers
+            .map(|(name, value)| (Shown(Some(name)), Shown(value.as_deref())))
+            .collect(),
+    };
+    serde_json::to_writer(&mut *out, &line).expect("a Vec takes what is written to it");
+    out.write_all(b"\n").expect("a Vec takes what is written to it");
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    topic: &'a str,
+    partition: u32,
+    offset: i64,
+    timestamp: i64,
+    key: Shown<'a>,
+    value: Shown<'a>,
+    headers: Vec<(Shown<'a>, Shown<'a>)>,
+}
+
+/// Bytes on their way out.
+struct Shown<'a>(Option<&'a [u8]>);
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some(bytes) = self.0 else {
+            return serializer.serialize_none();
+        };
+        match std::str::from_utf8(bytes) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("base64", &base64::encode(bytes))?;
+                map.end()
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Read {
+    #[serde(default, rename = "topic")]
+    _topic: serde::de::IgnoredAny,
+    #[serde(default)]
+    partition: Option<i32>,
+    #[serde(default, rename = "offset")]
+    _offset: serde::de::IgnoredAny,
+    #[serde(default)]
+    timestamp: Option<i64>,
+    #[serde(default)]
+    key: Text,
+    // Not optional: a misspelt name must not become a tombstone.
+    value: Text,
+    #[serde(default)]
+    headers: Vec<(Text, Text)>,
+}
+
+/// Bytes on their way in.
+#[derive(Default)]
+struct Text(Option<Vec<u8>>);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected null, a string, or {\"base64\":\"…\"}")]
+enum Spelling {
+    Null(()),
+    Text(String),
+    Bytes(Encoded),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Encoded {
+    base64: String,
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text, D::Error> {
+        Ok(Text(match Spelling::deserialize(deserializer)? {
+            Spelling::Null(()) => None,
+            Spelling::Text(text) => Some(text.into_bytes()),
+            Spelling::Bytes(encoded) => Some(
+                base64::decode(&encoded.base64)
+                    .ok_or_else(|| serde::de::Error::custom("this is not base64"))?,
+            ),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn line(record: &Record) -> String {
+        let mut out = Vec::new();
+        write("a", 3, record, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn record(value: Option<&'static [u8]>) -> Record {
+        Record {
+            offset: 5,
+            timestamp: 7,
+            key: None,
+            value: value.map(Bytes::from_static),
+            headers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_record_is_one_line_of_seven_fields() {
+        let record = Record {
+            key: Some(Bytes::from_static(b"k")),
+            headers: vec![
+                (Bytes::from_static(b"h"), Some(Bytes::from_static(b"1"))),
+                (Bytes::from_static(b"h"), None),
+            ],
+            ..record(Some(b"a\n\"b\""))
+        };
+        assert_eq!(
+            line(&record),
+            r#"{"topic":"a","partition":3,"offset":5,"timestamp":7,"key":"k","value":"a\n\"b\"","headers":[["h","1"],["h",null]]}"#
+                .to_owned()
+                + "\n"
+        );
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_base64() {
+        assert!(line(&record(Some(b"\xff"))).contains(r#""value":{"base64":"/w=="}"#));
+    }
+
+    #[test]
+    fn null_and_empty_stay_apart() {
+        let value = |value| RecordLine::parse(line(&record(value)).as_bytes()).unwrap().value;
+        assert_eq!(value(None), None);
+        assert_eq!(value(Some(b"")), Some(Bytes::new()));
+    }
+
+    #[test]
+    fn a_line_needs_a_value_and_nothing_else() {
+        let parsed = RecordLine::parse(br#"{"value":"v"}"#).unwrap();
+        assert_eq!(parsed.value.as_deref(), Some(&b"v"[..]));
+        assert_eq!((parsed.partition, parsed.timestamp, parsed.key), (None, None, None));
+        for line in [
+            "",
+            "v",
+            "{}",
+            r#"{"vaule":"v"}"#,
+            r#"{"value":"v","extra":1}"#,
+            r#"{"value":5}"#,
+            r#"{"value":{"base64":"?"}}"#,
+            r#"{"value":{"base64":"","x":1}}"#,
+            r#"{"value":"v","timestamp":-2}"#,
+            r#"{"value":"v","timestamp":9223372036854775807}"#,
+            r#"{"value":"v","partition":-1}"#,
+            r#"{"value":"v","headers":[[null,"v"]]}"#,
+            r#"{"value":"v"} {"value":"w"}"#,
+        ] {
+            assert!(RecordLine::parse(line.as_bytes()).is_err(), "{line}");
+        }
+    }
+
+    fn bytes() -> impl Strategy<Value = Bytes> {
+        prop_oneof![any::<String>().prop_map(Bytes::from), any::<Vec<u8>>().prop_map(Bytes::from),]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_printed_reads_back_as_it_was(
+            key in proptest::option::of(bytes()),
+            value in proptest::option::of(bytes()),
+            headers in proptest::collection::vec((any::<String>(), proptest::option::of(bytes())), 0..4),
+            timestamp in -1..=TIMESTAMP_MAX,
+        ) {
+            let record = Record {
+                offset: 0,
+                timestamp,
+                key: key.clone(),
+                value: value.clone(),
+                headers: headers.iter().map(|(n, v)| (Bytes::from(n.clone()), v.clone())).collect(),
+            };
+            let text = line(&record);
+            prop_assert_eq!(text.matches('\n').count(), 1);
+            let expected =
+                RecordLine { partition: Some(3), timestamp: Some(timestamp), key, value, headers };
+            prop_assert_eq!(RecordLine::parse(text.trim_end().as_bytes()).unwrap(), expected);
+        }
+    }
+}

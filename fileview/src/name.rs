@@ -1,0 +1,70 @@
+//! What a topic may be called. Kafka's rules, which also keep a topic from being a path.
+
+/// The longest name of a topic.
+pub const TOPIC_NAME_BYTES_MAX: usize = 249;
+
+/// The highest number of a partition.
+pub const PARTITION_MAX: u32 = i32::MAX as u32;
+
+/// Why a text is no topic's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing there.
+    #[error("a topic's name is not empty")]
+    Empty,
+    /// `.` and `..` mean other things in a path.
+    #[error("{0:?} is no topic: . and .. lead nowhere here")]
+    Dots(String),
+    /// A character that no topic's name has.
+    #[error(
+        "a topic's name has letters, digits, '.', '_' and '-', but not {character:?}: {name:?}"
+    )]
+    Character {
+        /// The name.
+        name: String,
+        /// The first character that does not belong.
+        character: char,
+    },
+    /// Longer than any topic's name.
+    #[error("a topic's name has at most {TOPIC_NAME_BYTES_MAX} characters, and this has {0}")]
+    Long(usize),
+}
+
+/// Checks the name of a topic.
+///
+/// # Errors
+/// It is none.
+pub fn check_topic(name: &str) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty);
+    }
+    if name == "." || name == ".." {
+        return Err(NameError::Dots(name.to_owned()));
+    }
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if let Some(character) = name.chars().find(|c| !legal(*c)) {
+        return Err(NameError::Character { name: name.to_owned(), character });
+    }
+    if name.len() > TOPIC_NAME_BYTES_MAX {
+        return Err(NameError::Long(name.len()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_kafka_takes_for_one() {
+        for name in ["a", "a.b", "...", "_-", "0", &"x".repeat(249)] {
+            assert_eq!(check_topic(name), Ok(()), "{name}");
+        }
+        assert_eq!(check_topic(""), Err(NameError::Empty));
+        assert!(matches!(check_topic(".."), Err(NameError::Dots(_))));
+        assert_eq!(check_topic(&"x".repeat(250)), Err(NameError::Long(250)));
+        for name in ["a b", "a\0", "a/b", "ä", "a@s5", "a\n", "%2e"] {
+            assert!(matches!(check_topic(name), Err(NameError::Character { .. })), "{name:?}");
+        }
+    }
+}

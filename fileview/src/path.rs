@@ -1,0 +1,204 @@
+//! The names of the file view.
+//!
+//! ```text
+//! path := topic [ '/' partition ] [ '@' ask ]
+//! ask  := moment | moment '..' moment
+//! ```
+//! A path names one thing or is refused: `a/00`, `a//0`, `a/` and `/a` are not other ways to say
+//! `a/0` and `a`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hlc::{Ask, MomentError};
+
+use crate::{NameError, PARTITION_MAX, check_topic};
+
+/// What a path names: a topic or one partition of it, now or in the past.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ViewPath {
+    /// The topic.
+    pub topic: String,
+    /// One partition, or all.
+    pub partition: Option<u32>,
+    /// A moment or a window; now if not said.
+    pub ask: Option<Ask>,
+}
+
+/// Why a text names nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// Not a topic's name.
+    #[error(transparent)]
+    Topic(#[from] NameError),
+    /// A slash with nothing before or behind it.
+    #[error("a part of the path is empty: write TOPIC or TOPIC/PARTITION. path={0}")]
+    EmptyPart(String),
+    /// More parts than a path has.
+    #[error("a path has a topic and a partition, and nothing below. path={0}")]
+    Deep(String),
+    /// Not a partition.
+    #[error(
+        "a partition is a number from 0 to {PARTITION_MAX}, without sign or leading zeros. partition={0:?}"
+    )]
+    Partition(String),
+    /// An `@` with nothing behind it.
+    #[error("a moment is missing after @. path={0}")]
+    NoMoment(String),
+    /// Not a moment.
+    #[error(transparent)]
+    Moment(#[from] MomentError),
+}
+
+impl ViewPath {
+    /// Reads a path whose moments are spelled as `parse_ask` reads them: a prompt takes more
+    /// spellings than a file name.
+    ///
+    /// # Errors
+    /// The text names nothing.
+    pub fn parse_with(
+        text: &str,
+        parse_ask: impl FnOnce(&str) -> Result<Ask, MomentError>,
+    ) -> Result<ViewPath, PathError> {
+        // The first @: no topic has one, and a moment may.
+        let (place, ask) = match text.split_once('@') {
+            Some((_, "")) => return Err(PathError::NoMoment(text.to_owned())),
+            Some((place, ask)) => (place, Some(ask)),
+            None => (text, None),
+        };
+        let (topic, partition) = place_of(place)?;
+        Ok(ViewPath { topic, partition, ask: ask.map(parse_ask).transpose()? })
+    }
+}
+
+impl FromStr for ViewPath {
+    type Err = PathError;
+
+    fn from_str(text: &str) -> Result<ViewPath, PathError> {
+        ViewPath::parse_with(text, str::parse)
+    }
+}
+
+fn place_of(place: &str) -> Result<(String, Option<u32>), PathError> {
+    let parts: Vec<&str> = place.split('/').collect();
+    // What looks like a way out is named as such, wherever it stands.
+    if let Some(dots) = parts.iter().find(|part| matches!(**part, "." | "..")) {
+        return Err(NameError::Dots((*dots).to_owned()).into());
+    }
+    if parts.len() > 1 && parts.contains(&"") {
+        return Err(PathError::EmptyPart(place.to_owned()));
+    }
+    let (topic, partition) = match parts[..] {
+        [topic] => (topic, None),
+        [topic, partition] => (topic, Some(partition)),
+        _ => return Err(PathError::Deep(place.to_owned())),
+    };
+    check_topic(topic)?;
+    Ok((topic.to_owned(), partition.map(partition_of).transpose()?))
+}
+
+fn partition_of(text: &str) -> Result<u32, PathError> {
+    let bad = || PathError::Partition(text.to_owned());
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    if !plain || (text.len() > 1 && text.starts_with('0')) {
+        return Err(bad());
+    }
+    text.parse().ok().filter(|partition| *partition <= PARTITION_MAX).ok_or_else(bad)
+}
+
+impl fmt::Display for ViewPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.topic)?;
+        if let Some(partition) = self.partition {
+            write!(f, "/{partition}")?;
+        }
+        if let Some(ask) = &self.ask {
+            write!(f, "@{ask}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> ViewPath {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn a_path_prints_as_it_is_parsed() {
+        for text in [
+            "orders",
+            "orders/0",
+            "orders/3@s5",
+            "orders@s5..s6",
+            "a.b-c_d/2147483647@u5@s6",
+            "a@u1@s9..u2@s9",
+        ] {
+            assert_eq!(parsed(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn every_part_is_what_it_says() {
+        let path = parsed("orders/3@s5..s6");
+        assert_eq!(path.topic, "orders");
+        assert_eq!(path.partition, Some(3));
+        assert_eq!(path.ask, Some("s5..s6".parse().unwrap()));
+        assert_eq!(parsed("orders@s5").partition, None);
+    }
+
+    #[test]
+    fn a_path_that_leads_elsewhere_is_refused() {
+        for text in ["..", ".", "../etc", "a/..", "a/../b", "./a", "a/.", "a/0/..", "..@s5"] {
+            let error = text.parse::<ViewPath>().unwrap_err();
+            assert!(matches!(error, PathError::Topic(NameError::Dots(_))), "{text}: {error}");
+        }
+        for text in ["a\0b", "a b", "~", "a\\b", "%2e%2e", "a:b", "é"] {
+            let error = text.parse::<ViewPath>().unwrap_err();
+            assert!(matches!(error, PathError::Topic(NameError::Character { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn empty_and_surplus_parts_are_refused() {
+        for text in ["/", "a/", "/a", "a//0", "//", "a/@s5"] {
+            assert!(
+                matches!(text.parse::<ViewPath>(), Err(PathError::EmptyPart(_))),
+                "{text}: {:?}",
+                text.parse::<ViewPath>()
+            );
+        }
+        assert_eq!("".parse::<ViewPath>(), Err(PathError::Topic(NameError::Empty)));
+        assert_eq!("@s5".parse::<ViewPath>(), Err(PathError::Topic(NameError::Empty)));
+        assert!(matches!("a/0/1".parse::<ViewPath>(), Err(PathError::Deep(_))));
+        assert!(matches!("a@".parse::<ViewPath>(), Err(PathError::NoMoment(_))));
+    }
+
+    #[test]
+    fn one_partition_has_one_spelling() {
+        for text in
+            ["a/00", "a/01", "a/+1", "a/-1", "a/1x", "a/2147483648", "a/99999999999", "a/ 1"]
+        {
+            assert!(matches!(text.parse::<ViewPath>(), Err(PathError::Partition(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_moment_that_is_none_is_refused_with_the_grammars_words() {
+        for text in ["a@5", "a/0@yesterday", "a@s5..", "a@..s5", "a@s6..s5", "a@s1..s2..s3"] {
+            assert!(matches!(text.parse::<ViewPath>(), Err(PathError::Moment(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_may_bring_its_own_spelling_of_moments() {
+        let path = ViewPath::parse_with("a/0@5 minutes ago", |text| {
+            assert_eq!(text, "5 minutes ago");
+            "s5".parse()
+        });
+        assert_eq!(path, Ok(parsed("a/0@s5")));
+    }
+}

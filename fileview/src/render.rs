@@ -1,0 +1,292 @@
+//! From batches to what a reader sees.
+
+use bytes::Bytes;
+use hlc::UserTime;
+use kafka_records::{
+    BatchError, BatchHeader, Batches, HEADER_BYTES, Limit, Record, records, set_crc,
+};
+
+use crate::{Selection, jsonl};
+
+/// What the records of one batch may take when unpacked.
+const LIMIT: Limit = Limit { decompressed_bytes_max: 256 << 20 };
+
+/// How contents look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The batches, byte for byte.
+    Raw,
+    /// Each value, and a newline. A null value is an empty line.
+    Values,
+    /// One JSON object a record and line.
+    Jsonl,
+}
+
+/// Renders one partition.
+#[derive(Clone, Debug)]
+pub struct Renderer {
+    topic: String,
+    partition: u32,
+    format: Format,
+    selection: Selection,
+}
+
+/// How far rendering has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rendered {
+    /// How many records were shown.
+    pub records: u64,
+    /// Where to go on: the offset after all that was walked, if anything was.
+    pub next_offset: Option<i64>,
+}
+
+/// Why nothing can be shown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// Raw batches come whole, and a user time picks records.
+    #[error(
+        "raw gives whole batches, and a moment of user time picks single records: ask for values or jsonl, or for a moment of system time"
+    )]
+    RawOfUserTime,
+    /// The batch is damaged.
+    #[error("cannot show {topic}/{partition} from offset {offset} on")]
+    Batch {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: u32,
+        /// Where the batch begins, as far as can be told.
+        offset: i64,
+        /// What is wrong with it.
+        source: BatchError,
+    },
+}
+
+impl Renderer {
+    /// A renderer of `selection`, in `format`.
+    ///
+    /// # Errors
+    /// [`RenderError::RawOfUserTime`].
+    pub fn new(
+        topic: &str,
+        partition: u32,
+        format: Format,
+        selection: Selection,
+    ) -> Result<Renderer, RenderError> {
+        if format == Format::Raw && selection.user.is_some() {
+            return Err(RenderError::RawOfUserTime);
+        }
+        Ok(Renderer { topic: topic.to_owned(), partition, format, selection })
+    }
+
+    /// Appends to `out` what is to be seen of `batches`, and stops once `records_max` records were
+    /// shown. An incomplete batch at the end is left for the next fetch.
+    ///
+    /// # Errors
+    /// A batch is damaged; what comes before it has been appended.
+    pub fn render(
+        &self,
+        batches: &Bytes,
+        records_max: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Rendered, RenderError> {
+        let mut rendered = Rendered::default();
+        for batch in Batches::new(batches) {
+            if rendered.records >= records_max {
+                break;
+            }
+            let from = rendered.next_offset.unwrap_or(self.selection.offsets.start);
+            let (header, batch) = batch.map_err(|source| self.damaged(from, source))?;
+            let mut next_offset = header.last_offset().saturating_add(1);
+            if self.selection.touches(header.base_offset, header.last_offset()) {
+                let left = records_max - rendered.records;
+                let (shown, stopped_at) = self
+                    .batch(&header, &batches.slice_ref(batch), left, out)
+                    .map_err(|source| self.damaged(header.base_offset, source))?;
+                rendered.records += shown;
+                next_offset = stopped_at.unwrap_or(next_offset);
+            }
+            rendered.next_offset = Some(next_offset);
+        }
+        Ok(rendered)
+    }
+
+    /// How many records were shown, and where it stopped if that is inside the batch.
+    fn batch(
+        &self,
+        header: &BatchHeader,
+        batch: &Bytes,
+        records_max: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(u64, Option<i64>), BatchError> {
+        check_crc(header, &batch[HEADER_BYTES..])?;
+        if self.format == Format::Raw {
+            out.extend_from_slice(batch);
+            return Ok((u64::try_from(header.record_count).unwrap_or(0), None));
+        }
+        // A transaction's markers are the server's, not a producer's.
+        if header.is_control() {
+            return Ok((0, None));
+        }
+        let mut shown = 0;
+        for record in records(batch, LIMIT)? {
+            let record = record?;
+            if !self.selection.admits(record.offset, UserTime(record.timestamp)) {
+                continue;
+            }
+            self.record(&record, out);
+            shown += 1;
+            if shown == records_max {
+                return Ok((shown, Some(record.offset.saturating_add(1))));
+            }
+        }
+        Ok((shown, None))
+    }
+
+    fn record(&self, record: &Record, out: &mut Vec<u8>) {
+        match self.format {
+            Format::Jsonl => jsonl::write(&self.topic, self.partition, record, out),
+            Format::Values | Format::Raw => {
+                out.extend_from_slice(record.value.as_deref().unwrap_or_default());
+                out.push(b'\n');
+            }
+        }
+    }
+
+    fn damaged(&self, offset: i64, source: BatchError) -> RenderError {
+        RenderError::Batch { topic: self.topic.clone(), partition: self.partition, offset, source }
+    }
+}
+
+/// Whether the bytes are those that the producer wrote. More is not asked of them: compaction leaves
+/// gaps in a batch that no producer could have made.
+fn check_crc(header: &BatchHeader, rest: &[u8]) -> Result<(), BatchError> {
+    let mut bytes = header.to_bytes();
+    set_crc(&mut bytes, rest);
+    let computed = BatchHeader::parse(&bytes)?.crc;
+    if computed == header.crc { Ok(()) } else { Err(BatchError::Crc { crc: header.crc, computed }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::Ask;
+    use kafka_records::{BatchBuilder, Codec};
+
+    use super::*;
+
+    /// A batch at `base_offset` whose records have these times, and their offsets as values.
+    fn batch(base_offset: i64, times: &[i64], codec: Codec) -> Vec<u8> {
+        let mut builder = BatchBuilder::new(codec);
+        for (offset, time) in (base_offset..).zip(times) {
+            builder.record(*time, None, Some(offset.to_string().as_bytes()), &[]);
+        }
+        let mut batch = builder.build().to_vec();
+        batch[..8].copy_from_slice(&base_offset.to_be_bytes());
+        batch
+    }
+
+    fn log() -> Bytes {
+        [batch(10, &[5, 9], Codec::None), batch(12, &[3, 7, 5], Codec::Zstd)].concat().into()
+    }
+
+    fn shown(batches: &Bytes, selection: Selection, records_max: u64) -> (String, Rendered) {
+        let mut out = Vec::new();
+        let renderer = Renderer::new("a", 0, Format::Values, selection).unwrap();
+        let rendered = renderer.render(batches, records_max, &mut out).unwrap();
+        (String::from_utf8(out).unwrap().replace('\n', " "), rendered)
+    }
+
+    fn user(ask: &str) -> Selection {
+        Selection::all().and_user(Selection::user_times(&ask.parse::<Ask>().unwrap()))
+    }
+
+    #[test]
+    fn raw_is_the_batches_byte_for_byte_without_an_incomplete_one() {
+        let log = log();
+        let mut out = Vec::new();
+        let renderer = Renderer::new("a", 0, Format::Raw, Selection::all()).unwrap();
+        let cut_off = Bytes::from([&log[..], &log[..40]].concat());
+        let rendered = renderer.render(&cut_off, u64::MAX, &mut out).unwrap();
+        assert_eq!(out, log);
+        assert_eq!(rendered, Rendered { records: 5, next_offset: Some(15) });
+    }
+
+    #[test]
+    fn records_outside_of_the_offsets_are_left_out_even_inside_a_batch() {
+        let (text, rendered) = shown(&log(), Selection::between(11, 14), u64::MAX);
+        assert_eq!(text, "11 12 13 ");
+        assert_eq!(rendered, Rendered { records: 3, next_offset: Some(15) });
+    }
+
+    #[test]
+    fn raw_keeps_every_batch_that_holds_an_offset_asked_for_and_no_other() {
+        let mut out = Vec::new();
+        let renderer = Renderer::new("a", 0, Format::Raw, Selection::between(10, 12)).unwrap();
+        renderer.render(&log(), u64::MAX, &mut out).unwrap();
+        assert_eq!(out, batch(10, &[5, 9], Codec::None));
+    }
+
+    #[test]
+    fn a_moment_of_user_time_gives_the_exact_set_and_no_prefix() {
+        assert_eq!(shown(&log(), user("u6"), u64::MAX).0, "10 12 14 ");
+        assert_eq!(shown(&log(), user("u5..u9"), u64::MAX).0, "10 13 14 ");
+    }
+
+    #[test]
+    fn raw_of_user_time_is_refused() {
+        let refused = Renderer::new("a", 0, Format::Raw, user("u6"));
+        assert!(matches!(refused, Err(RenderError::RawOfUserTime)));
+    }
+
+    #[test]
+    fn after_a_count_is_reached_the_next_offset_is_where_to_go_on() {
+        let (text, rendered) = shown(&log(), Selection::all(), 3);
+        assert_eq!(text, "10 11 12 ");
+        assert_eq!(rendered.next_offset, Some(13));
+        let (text, rendered) = shown(&log(), Selection::between(13, i64::MAX), 3);
+        assert_eq!(text, "13 14 ");
+        assert_eq!(rendered.next_offset, Some(15));
+    }
+
+    #[test]
+    fn a_null_value_is_an_empty_line() {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.record(0, None, None, &[]).record(0, None, Some(b""), &[]);
+        builder.record(0, None, Some(b"v"), &[]);
+        assert_eq!(shown(&builder.build(), Selection::all(), u64::MAX).0, "  v ");
+    }
+
+    #[test]
+    fn markers_of_transactions_are_no_records() {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.producer(1, 0, -1).transactional().control();
+        builder.record(0, Some(&[0, 0, 0, 1]), Some(&[0; 6]), &[]);
+        let (text, rendered) = shown(&builder.build(), Selection::all(), u64::MAX);
+        assert_eq!(text, "");
+        assert_eq!(rendered, Rendered { records: 0, next_offset: Some(1) });
+    }
+
+    #[test]
+    fn a_damaged_batch_is_named_and_what_came_before_it_is_shown() {
+        let mut log = log().to_vec();
+        *log.last_mut().unwrap() ^= 1;
+        let mut out = Vec::new();
+        let renderer = Renderer::new("a", 7, Format::Values, Selection::all()).unwrap();
+        let error = renderer.render(&log.into(), u64::MAX, &mut out).unwrap_err();
+        assert_eq!(error.to_string(), "cannot show a/7 from offset 12 on");
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.starts_with("record batch is corrupt"), "{source}");
+        assert_eq!(out, b"10\n11\n");
+    }
+
+    #[test]
+    fn bytes_that_are_no_batch_are_refused() {
+        let renderer = Renderer::new("a", 0, Format::Values, Selection::all()).unwrap();
+        let noise = Bytes::from(vec![0xff; 200]);
+        assert!(renderer.render(&noise, u64::MAX, &mut Vec::new()).is_err());
+        assert_eq!(
+            renderer.render(&Bytes::new(), u64::MAX, &mut Vec::new()),
+            Ok(Rendered::default())
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! Which records of a partition a reader asked to see.
+//!
+//! Batches do not end where an ask does: the start of a log may have moved into a batch
+//! (DeleteRecords), a fetch begins with the batch that holds its offset, and user times come in any
+//! order. So what is shown is decided record by record.
+
+use std::ops::Range;
+
+use hlc::{Ask, Moment, UserTime};
+
+/// The records of one partition that belong to an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// By offset.
+    pub offsets: Range<i64>,
+    /// By what the records say of themselves: the exact set, wherever in the log they stand.
+    pub user: Option<Range<UserTime>>,
+}
+
+impl Selection {
+    /// Every record of a partition.
+    pub fn all() -> Selection {
+        Selection { offsets: 0..i64::MAX, user: None }
+    }
+
+    /// The records from `start` on, and before `end`.
+    pub fn between(start: i64, end: i64) -> Selection {
+        Selection { offsets: start..end, user: None }
+    }
+
+    /// Of these, the ones whose user time is in `user`.
+    #[must_use]
+    pub fn and_user(self, user: Option<Range<UserTime>>) -> Selection {
+        Selection { user, ..self }
+    }
+
+    /// The user times that an ask is for, if it is for user time.
+    pub fn user_times(ask: &Ask) -> Option<Range<UserTime>> {
+        let before = |moment: &Moment| match moment {
+            Moment::User { before, .. } => Some(*before),
+            Moment::Sys(_) => None,
+        };
+        match ask {
+            Ask::At(moment) => Some(UserTime(i64::MIN)..before(moment)?),
+            Ask::Window(first, second) => Some(before(first)?..before(second)?),
+        }
+    }
+
+    /// Whether a record is shown.
+    pub fn admits(&self, offset: i64, user_time: UserTime) -> bool {
+        self.offsets.contains(&offset)
+            && self.user.as_ref().is_none_or(|user| user.contains(&user_time))
+    }
+
+    /// Whether a batch with these offsets can hold a record that is shown.
+    pub fn touches(&self, first_offset: i64, last_offset: i64) -> bool {
+        first_offset < self.offsets.end && last_offset >= self.offsets.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_are_where_the_ask_puts_them() {
+        let selection = Selection::between(5, 7);
+        let shown: Vec<_> = (3..9).filter(|o| selection.admits(*o, UserTime(0))).collect();
+        assert_eq!(shown, [5, 6]);
+        assert!(selection.touches(0, 5) && selection.touches(6, 9));
+        assert!(!selection.touches(0, 4) && !selection.touches(7, 9));
+    }
+
+    #[test]
+    fn user_times_are_bounded_by_the_ask_and_system_times_do_not_matter() {
+        let times = |text: &str| Selection::user_times(&text.parse().unwrap());
+        assert_eq!(times("u5"), Some(UserTime(i64::MIN)..UserTime(5)));
+        assert_eq!(times("u5@s9"), times("u5"));
+        assert_eq!(times("u5..u7"), Some(UserTime(5)..UserTime(7)));
+        assert_eq!(times("s5"), None);
+        assert_eq!(times("s5..s7"), None);
+    }
+
+    #[test]
+    fn a_record_without_a_time_is_before_every_moment_and_in_no_window() {
+        let none = UserTime(-1);
+        let of =
+            |text: &str| Selection::all().and_user(Selection::user_times(&text.parse().unwrap()));
+        assert!(of("u0").admits(0, none));
+        assert!(!of("u0..u5").admits(0, none));
+    }
+}

@@ -1,0 +1,442 @@
+//! The machine stops at every write, truncate and sync of a random run, and what was not synced
+//! survives in random parts (F16, F18, F19, F9, B5).
+//!
+//! The `Witness` knows what any life was told. After each crash it holds the reopened store to it:
+//! - every append acknowledged as durable is there, with its stamp, offset and bytes;
+//! - what survives is a prefix, in stamp order, of what was laid out;
+//! - what was refused, or failed for good, is not there;
+//! - stamps and the frontier exceed every stamp and promise given before;
+//! - an answer about the past reads the same, when what it was made of was durable.
+//!
+//! Runs replay: one thread submits, and the clock moves only between groups.
+
+mod harness;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness::{Random, Replays, Rig, Seen, Verdict, append, append_with_head, seeds};
+use hlc::{Cut, Hlc, ManualClock, SysTime, WallClock};
+use storage::disk::{Fault, MemoryDisk};
+use storage::{Append, AppendError, Appended, Durability, LogId, Offset, Options};
+
+const LOGS: u64 = 4;
+
+fn logs() -> impl Iterator<Item = LogId> {
+    (0..LOGS).map(LogId)
+}
+
+fn options(durability: Durability) -> Options {
+    Options { durability, segment_bytes_max: 4096, tail_bytes_max: 2048, ..Options::default() }
+}
+
+/// An append that may be in the journal.
+#[derive(Clone, Debug)]
+struct Laid {
+    log: LogId,
+    /// The payload behind its head.
+    rest: Vec<u8>,
+    head: bool,
+    acknowledged: Option<Appended>,
+}
+
+impl Laid {
+    fn is(&self, seen: &Seen) -> bool {
+        let rest = if self.head {
+            let head = [seen.base.0.to_le_bytes(), seen.stamp.bits().to_le_bytes()].concat();
+            match seen.payload.strip_prefix(head.as_slice()) {
+                Some(rest) => rest,
+                None => return false,
+            }
+        } else {
+            &seen.payload[..]
+        };
+        let same = |told: Appended| (told.base, told.stamp) == (seen.base, seen.stamp);
+        self.log == seen.log && self.rest == rest && self.acknowledged.is_none_or(same)
+    }
+}
+
+/// An answer that was final when it was given.
+#[derive(Clone, Debug)]
+struct Answer {
+    log: LogId,
+    cut: Cut,
+    offset: Offset,
+    chain: u128,
+    /// How many of the appends laid out it was made from.
+    from: usize,
+}
+
+/// What all lives so far were told.
+#[derive(Clone, Debug, Default)]
+struct Witness {
+    laid: Vec<Laid>,
+    /// How many of them a crash of the machine must leave.
+    durable: usize,
+    /// How many of them the death of the process must leave.
+    visible: usize,
+    promised: Hlc,
+    answers: Vec<Answer>,
+}
+
+impl Witness {
+    fn note(&mut self, append: &Append<Verdict>, acknowledged: Option<Appended>) {
+        let head = !append.payload.head.as_slice().is_empty();
+        let rest = append.payload.rest.to_vec();
+        self.laid.push(Laid { log: append.log, rest, head, acknowledged });
+        if let Some(appended) = acknowledged {
+            assert!(appended.stamp > self.promised, "a stamp lies in what was promised closed");
+            self.promised = appended.stamp;
+            self.visible = self.laid.len();
+        }
+    }
+
+    fn ask(&mut self, rig: &Rig, random: &mut Random) {
+        let frontier = rig.frontier();
+        assert!(frontier >= self.promised || !self.ends_whole(), "a frontier never falls");
+        self.promised = self.promised.max(frontier);
+        // Biased to the newest moments: those are the ones that a crash can change.
+        let reach = 16 + random.below(12);
+        let back = random.below(1 << reach);
+        let cut = Cut::below(Hlc::from_bits(frontier.next().bits() - back));
+        assert!(cut.is_closed_by(frontier));
+        for log in logs() {
+            let index = rig.store.log(log);
+            let chain = index.last_in(cut).map_or(0, |entry| entry.chain);
+            let offset = index.offset_at(cut);
+            self.answers.push(Answer { log, cut, offset, chain, from: self.visible });
+        }
+    }
+
+    /// Whether no append is left hanging: then every stamp given out is known.
+    fn ends_whole(&self) -> bool {
+        self.visible == self.laid.len()
+    }
+
+    /// Holds a reopened store to what was told before, of which `least` appends must be there.
+    fn examine(&mut self, rig: &Rig, least: usize) {
+        let found = rig.all(logs());
+        assert_eq!(found, rig.replayed, "replay shows what readers see, in stamp order");
+        assert!(found.len() >= least, "lost: {} of {least} survived", found.len());
+        assert!(found.len() <= self.laid.len(), "found what was refused or withdrawn");
+        for (index, (laid, seen)) in self.laid.iter().zip(&found).enumerate() {
+            assert!(laid.is(seen), "append {index} is {seen:?}, was {laid:?}");
+        }
+        for log in logs() {
+            let mut end = Offset(0);
+            for seen in found.iter().filter(|seen| seen.log == log) {
+                assert_eq!(seen.base, end, "offsets are dense");
+                end = Offset(end.0 + u64::from(seen.count));
+            }
+        }
+        for seen in found.iter().skip(self.visible) {
+            assert!(seen.stamp > self.promised, "{seen:?} lies in what was promised closed");
+        }
+        self.answers.retain(|answer| answer.from <= found.len());
+        for answer in &self.answers {
+            let index = rig.store.log(answer.log);
+            assert_eq!(index.offset_at(answer.cut), answer.offset, "{answer:?}");
+            let chain = index.last_in(answer.cut).map_or(0, |entry| entry.chain);
+            assert_eq!(chain, answer.chain, "{answer:?}");
+        }
+        let last = found.last().map_or(Hlc::ZERO, |seen| seen.stamp);
+        let frontier = rig.frontier();
+        assert!(frontier >= self.promised.max(last), "the frontier fell: {frontier}");
+        self.promised = frontier;
+        // What was found is synced by recovery, and so durable from here on.
+        for (laid, seen) in self.laid.iter_mut().zip(&found) {
+            let (base, stamp) = (seen.base, seen.stamp);
+            laid.acknowledged.get_or_insert(Appended { base, stamp, journal_end: 0 });
+        }
+        self.laid.truncate(found.len());
+        (self.durable, self.visible) = (found.len(), found.len());
+    }
+}
+
+/// One machine, over its lives.
+struct Machine {
+    disk: MemoryDisk,
+    clock: Arc<ManualClock>,
+    durability: Durability,
+    random: Random,
+    witness: Witness,
+}
+
+impl Machine {
+    fn new(seed: u64, durability: Durability) -> Machine {
+        Machine {
+            disk: MemoryDisk::new(),
+            clock: harness::manual_clock(),
+            durability,
+            random: Random::new(seed),
+            witness: Witness::default(),
+        }
+    }
+
+    /// The same machine, found on `disk` with its clock at `wall`.
+    fn reborn(&self, disk: MemoryDisk, wall: SysTime) -> Machine {
+        Machine {
+            disk,
+            clock: Arc::new(ManualClock::at(wall)),
+            durability: self.durability,
+            random: self.random.clone(),
+            witness: self.witness.clone(),
+        }
+    }
+
+    fn open(&self) -> Option<Rig> {
+        match Rig::open(&self.disk, options(self.durability), &self.clock) {
+            Ok(rig) => Some(rig),
+            Err(error) => {
+                assert!(self.disk.is_down(), "the store does not open: {error}");
+                None
+            }
+        }
+    }
+
+    /// Some steps of work, with a clean restart among them; until the machine goes down.
+    fn work(&mut self, steps: usize) {
+        let Some(mut rig) = self.open() else { return };
+        for _ in 0..steps {
+            match self.random.below(16) {
+                0..=6 => self.append(&rig),
+                7..=8 => self.append_group(&rig),
+                9..=12 => {
+                    let by = Duration::from_millis(self.random.below(700));
+                    self.clock.advance(by);
+                    rig.frontier();
+                }
+                13 => {
+                    let back = self.random.below(150);
+                    self.clock.step_to(SysTime(self.clock.read().wall.0 - back));
+                    rig.frontier();
+                }
+                14 => self.witness.ask(&rig, &mut self.random),
+                _ => {
+                    rig.store.close();
+                    if !self.disk.is_down() {
+                        self.witness.durable = self.witness.visible;
+                    }
+                    drop(rig);
+                    let Some(again) = self.open() else { return };
+                    rig = again;
+                }
+            }
+        }
+        // A store that is going down must not promise what its last group takes back.
+        for _ in 0..2 {
+            self.clock.advance(Duration::from_millis(30));
+            self.witness.ask(&rig, &mut self.random);
+        }
+    }
+
+    fn some_append(&mut self) -> Append<Verdict> {
+        let log = self.random.below(LOGS);
+        let length = match self.random.below(12) {
+            0 => 0,
+            1 => 2000 + self.random.below(3000),
+            _ => self.random.below(150),
+        };
+        let bytes = self.random.bytes(length as usize);
+        let append =
+            if self.random.one_in(2) { append(log, &bytes) } else { append_with_head(log, &bytes) };
+        let note = if self.random.one_in(8) { Verdict::Refuse } else { Verdict::Accept };
+        let count = 1 + self.random.below(3) as u32;
+        Append { note, count, ..append }
+    }
+
+    fn some_request(&mut self) -> (Vec<Append<Verdict>>, Durability) {
+        let count = 1 + self.random.below(3);
+        let appends = (0..count).map(|_| self.some_append()).collect();
+        (appends, [Durability::Written, Durability::Synced][self.random.below(2) as usize])
+    }
+
+    fn append(&mut self, rig: &Rig) {
+        let (appends, how) = self.some_request();
+        let told: Vec<Told> = appends.iter().map(Told::of).collect();
+        let results = rig.append(appends, how);
+        self.hear(told, how, results);
+    }
+
+    fn append_group(&mut self, rig: &Rig) {
+        let requests: Vec<_> =
+            (0..2 + self.random.below(3)).map(|_| self.some_request()).collect();
+        let told: Vec<(Vec<Told>, Durability)> = requests
+            .iter()
+            .map(|(appends, how)| (appends.iter().map(Told::of).collect(), *how))
+            .collect();
+        let results = rig.append_as_one_group(requests);
+        for ((told, how), results) in told.into_iter().zip(results) {
+            self.hear(told, how, results);
+        }
+    }
+
+    fn hear(&mut self, told: Vec<Told>, how: Durability, results: Vec<harness::TestResult>) {
+        let synced = how == Durability::Synced && self.durability == Durability::Synced;
+        for (told, result) in told.into_iter().zip(results) {
+            match result {
+                Ok(appended) => {
+                    assert_eq!(told.0.note, Verdict::Accept);
+                    self.witness.note(&told.0, Some(appended));
+                    if synced {
+                        self.witness.durable = self.witness.laid.len();
+                    }
+                }
+                Err(AppendError::Stopped(why)) => {
+                    assert!(self.disk.is_down(), "the store stopped on a healthy disk: {why}");
+                    if told.0.note == Verdict::Accept {
+                        self.witness.note(&told.0, None);
+                    }
+                }
+                Err(AppendError::Refused(_)) => assert_eq!(told.0.note, Verdict::Refuse),
+                Err(AppendError::Time(_)) => {}
+                Err(AppendError::Disk(why)) => {
+                    assert!(self.disk.is_down(), "a healthy disk refused a write: {why}");
+                }
+            }
+        }
+    }
+}
+
+/// A copy of an append, to compare with what is found.
+struct Told(Append<Verdict>);
+
+impl Told {
+    fn of(append: &Append<Verdict>) -> Told {
+        Told(Append {
+            log: append.log,
+            kind: append.kind,
+            epoch: append.epoch,
+            count: append.count,
+            user: append.user,
+            payload: append.payload.clone(),
+            crc_from: append.crc_from,
+            note: append.note,
+        })
+    }
+}
+
+/// What a crash keeps: nothing, everything, or some.
+fn choose(choice: u64, mut random: Random) -> impl FnMut(usize) -> usize {
+    move |count| match choice {
+        0 => 0,
+        1 => count - 1,
+        _ => random.below(count as u64) as usize,
+    }
+}
+
+/// Where the wall clock may stand after a crash: right, set back (a little, and far), set ahead.
+fn wall_after(wall: SysTime, random: &mut Random) -> SysTime {
+    match random.below(5) {
+        0 => wall,
+        1 => SysTime(wall.0 + random.below(5000)),
+        2 => SysTime(wall.0 - random.below(600)),
+        3 => SysTime(wall.0 - random.below(3000)),
+        _ => SysTime(wall.0 - 3_600_000),
+    }
+}
+
+/// Reopens `machine`, crashing at each operation of recovery first; examines what is there, works a
+/// little, and crashes for the last time.
+fn survive(machine: &Machine, least: usize, random: &mut Random) {
+    let recovery = {
+        let disk = machine.disk.after_kill();
+        let second = machine.reborn(disk.clone(), machine.clock.read().wall);
+        drop(second.open());
+        disk.operations()
+    };
+    for operation in 0..recovery {
+        let disk = machine.disk.after_kill();
+        disk.arm(Fault::CrashAt(operation));
+        let second = machine.reborn(disk.clone(), machine.clock.read().wall);
+        drop(second.open());
+        let choice = random.below(4);
+        let disk = disk.after_crash(choose(choice, random.clone()));
+        let mut third = machine.reborn(disk, wall_after(machine.clock.read().wall, random));
+        let rig = third.open().expect("a second crash during recovery is survived");
+        third.witness.examine(&rig, machine.witness.durable);
+    }
+    let mut second = machine.reborn(machine.disk.after_kill(), machine.clock.read().wall);
+    let rig = second.open().expect("a crash is survived");
+    second.witness.examine(&rig, least);
+    // However far the clock was set back, time goes on, and so do stamps.
+    second.clock.advance(Duration::from_secs(3610));
+    second.append(&rig);
+    drop(rig);
+    second.disk.arm(Fault::CrashAt(second.disk.operations() + 1 + random.below(30)));
+    second.work(8);
+    let choice = random.below(4);
+    let disk = second.disk.after_crash(choose(choice, random.clone()));
+    let mut third = second.reborn(disk, wall_after(second.clock.read().wall, random));
+    let rig = third.open().expect("a crash of the second life is survived");
+    third.witness.examine(&rig, second.witness.durable);
+}
+
+const STEPS: usize = 24;
+
+fn crash_everywhere(test: &'static str, durability: Durability, seed_count: u64) {
+    for seed in seeds(seed_count) {
+        let replays = Replays { test, seed, place: Cell::new((0, 0)) };
+        let mut whole = Machine::new(seed, durability);
+        whole.work(STEPS);
+        for operation in 0..whole.disk.operations() {
+            let mut machine = Machine::new(seed, durability);
+            machine.disk.arm(Fault::CrashAt(operation));
+            machine.work(STEPS);
+            assert!(machine.disk.is_down(), "runs replay, so operation {operation} comes again");
+            for choice in 0..4 {
+                replays.place.set((operation, choice));
+                let mut random = Random::new(seed ^ (operation << 20) ^ (choice << 50));
+                let disk = machine.disk.after_crash(choose(choice, random.clone()));
+                let wall = wall_after(machine.clock.read().wall, &mut random);
+                survive(&machine.reborn(disk, wall), machine.witness.durable, &mut random);
+            }
+            // Only the process dies: everything visible must be there, and outlive the machine.
+            replays.place.set((operation, 9));
+            let mut random = Random::new(seed ^ (operation << 20));
+            let disk = machine.disk.after_kill();
+            let wall = wall_after(machine.clock.read().wall, &mut random);
+            survive(&machine.reborn(disk, wall), machine.witness.visible, &mut random);
+        }
+    }
+}
+
+/// F16, F18, F19, F9, B5.
+#[test]
+fn a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer() {
+    crash_everywhere(
+        "a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer",
+        Durability::Synced,
+        3,
+    );
+}
+
+/// F18: where nothing is synced, the prefix is shorter, and still a prefix.
+#[test]
+fn f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order() {
+    crash_everywhere(
+        "f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order",
+        Durability::Written,
+        2,
+    );
+}
+
+/// The harness can fail: a store that acknowledges before it syncs would be caught.
+#[test]
+fn a_lost_acknowledged_append_would_be_noticed() {
+    let mut machine = Machine::new(1, Durability::Synced);
+    let rig = machine.open().expect("a new disk opens");
+    machine.append(&rig);
+    machine.append(&rig);
+    drop(rig);
+    let forgetful = machine.reborn(MemoryDisk::new(), machine.clock.read().wall);
+    let rig = forgetful.open().expect("an empty disk opens");
+    let least = machine.witness.visible;
+    assert!(least > 0);
+    let examined = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut witness = machine.witness.clone();
+        witness.examine(&rig, least);
+    }));
+    assert!(examined.is_err());
+}

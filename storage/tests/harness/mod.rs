@@ -1,0 +1,320 @@
+//! A store under test: a stage that fills in heads and refuses on demand, a replay that remembers
+//! what it was shown, appends that wait for their results, and randomness that replays.
+
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hlc::{Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock};
+use storage::disk::{Disk, MemoryDisk};
+use storage::{
+    Append, AppendError, Appended, Durability, Head, LogId, Offset, OpenError, Options, Payload,
+    Replay, Replayed, Stage, Store,
+};
+
+/// Where simulated clocks begin.
+pub(crate) const BEGIN: SysTime = SysTime(1_795_251_600_000);
+
+/// What an append asks of the [`TestStage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Accept,
+    Refuse,
+}
+
+/// How often the stage was called.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) commits: AtomicU64,
+    pub(crate) rollbacks: AtomicU64,
+}
+
+/// Writes offset and stamp into the first 16 bytes of a head that long; refuses when told to.
+pub(crate) struct TestStage(Arc<Calls>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused;
+
+impl Stage for TestStage {
+    type Note = Verdict;
+    type Refusal = Refused;
+
+    fn stage(
+        &mut self,
+        append: &mut Append<Verdict>,
+        base: Offset,
+        stamp: Hlc,
+    ) -> Result<(), Refused> {
+        if append.note == Verdict::Refuse {
+            return Err(Refused);
+        }
+        if let Some(head) = append.payload.head.as_mut_slice().get_mut(..16) {
+            head[..8].copy_from_slice(&base.0.to_le_bytes());
+            head[8..].copy_from_slice(&stamp.bits().to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) {
+        self.0.commits.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn rollback(&mut self) {
+        self.0.rollbacks.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// An entry as replay or a reader saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) log: LogId,
+    pub(crate) stamp: Hlc,
+    pub(crate) base: Offset,
+    pub(crate) count: u32,
+    pub(crate) payload: Bytes,
+}
+
+/// Remembers every entry that it is shown.
+#[derive(Debug, Default)]
+pub(crate) struct Remember(pub(crate) Vec<Seen>);
+
+impl Replay for Remember {
+    fn entry(&mut self, replayed: &Replayed<'_>) -> std::io::Result<()> {
+        let payload = replayed.payload()?;
+        let shown = replayed.start.len();
+        assert_eq!(shown, payload.len().min(storage::HEAD_BYTES_MAX), "the start of a payload");
+        assert_eq!(replayed.start, &payload[..shown], "the start of a payload");
+        let entry = replayed.entry;
+        self.0.push(Seen {
+            log: replayed.log,
+            stamp: entry.stamp,
+            base: entry.base,
+            count: entry.count,
+            payload,
+        });
+        Ok(())
+    }
+}
+
+pub(crate) type TestResult = Result<Appended, AppendError<Refused>>;
+
+/// A store, and what it was shown when it opened.
+pub(crate) struct Rig {
+    pub(crate) store: Store<TestStage>,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) replayed: Vec<Seen>,
+}
+
+impl std::fmt::Debug for Rig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rig").finish_non_exhaustive()
+    }
+}
+
+impl Rig {
+    pub(crate) fn open(
+        disk: &MemoryDisk,
+        options: Options,
+        clock: &Arc<ManualClock>,
+    ) -> Result<Rig, OpenError> {
+        Rig::open_on(Arc::new(disk.clone()), options, Arc::clone(clock) as Arc<dyn WallClock>)
+    }
+
+    pub(crate) fn open_on(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        wall: Arc<dyn WallClock>,
+    ) -> Result<Rig, OpenError> {
+        let calls = Arc::new(Calls::default());
+        let mut replay = Remember::default();
+        let staged = Arc::clone(&calls);
+        let store =
+            Store::open(disk, options, wall, &mut replay, |_| TestStage(staged), || {})?;
+        Ok(Rig { store, calls, replayed: replay.0 })
+    }
+
+    /// Appends, and waits for the results.
+    pub(crate) fn append(
+        &self,
+        appends: Vec<Append<Verdict>>,
+        durability: Durability,
+    ) -> Vec<TestResult> {
+        self.begin(appends, durability)
+            .recv_timeout(Duration::from_secs(60))
+            .expect("an append that never completes is a bug")
+    }
+
+    /// Appends, and hands back where the results will come.
+    pub(crate) fn begin(
+        &self,
+        appends: Vec<Append<Verdict>>,
+        durability: Durability,
+    ) -> mpsc::Receiver<Vec<TestResult>> {
+        let (sender, receiver) = mpsc::channel();
+        self.store.append(appends, durability, move |results| {
+            let _ = sender.send(results);
+        });
+        receiver
+    }
+
+    /// Appends requests that the writer takes as one group: it is held back until all are queued.
+    pub(crate) fn append_as_one_group(
+        &self,
+        requests: Vec<(Vec<Append<Verdict>>, Durability)>,
+    ) -> Vec<Vec<TestResult>> {
+        let (hold, held) = mpsc::channel::<()>();
+        self.store.append(Vec::new(), Durability::Written, move |_| {
+            let _ = held.recv();
+        });
+        let waiting: Vec<_> =
+            requests.into_iter().map(|(appends, how)| self.begin(appends, how)).collect();
+        drop(hold);
+        let patience = Duration::from_secs(60);
+        let done = |receiver: mpsc::Receiver<_>| receiver.recv_timeout(patience).expect("results");
+        waiting.into_iter().map(done).collect()
+    }
+
+    /// Closes the clock, and waits for the bound that this asked for, so that runs replay.
+    pub(crate) fn frontier(&self) -> Hlc {
+        let timekeeper = self.store.timekeeper();
+        timekeeper.frontier();
+        while timekeeper.is_renewing() {
+            std::thread::yield_now();
+        }
+        timekeeper.frontier()
+    }
+
+    /// Every entry of `logs`, in stamp order, with its bytes.
+    pub(crate) fn all(&self, logs: impl IntoIterator<Item = LogId>) -> Vec<Seen> {
+        let mut seen: Vec<Seen> = logs.into_iter().flat_map(|log| self.read(log)).collect();
+        seen.sort_by_key(|entry| entry.stamp);
+        seen
+    }
+
+    /// Every entry of `log`, with its bytes.
+    pub(crate) fn read(&self, log: LogId) -> Vec<Seen> {
+        let pieces = self.store.log(log).read(Offset(0), Offset(u64::MAX), usize::MAX);
+        let seen = |piece: storage::Piece| Seen {
+            log,
+            stamp: piece.entry.stamp,
+            base: piece.entry.base,
+            count: piece.entry.count,
+            payload: piece.read().expect("a visible entry can be read"),
+        };
+        pieces.into_iter().map(seen).collect()
+    }
+}
+
+/// An append of `payload` to `log`, that takes one offset.
+pub(crate) fn append(log: u64, payload: &[u8]) -> Append<Verdict> {
+    Append {
+        log: LogId(log),
+        kind: 0,
+        epoch: 0,
+        count: 1,
+        user: (UserTime(0), UserTime(0)),
+        payload: Payload::plain(Bytes::copy_from_slice(payload)),
+        crc_from: None,
+        note: Verdict::Accept,
+    }
+}
+
+/// An append with a head that the stage fills in, and a checksum known for the rest.
+pub(crate) fn append_with_head(log: u64, rest: &[u8]) -> Append<Verdict> {
+    let rest = Bytes::copy_from_slice(rest);
+    let crc_from = Some((16, crc32c::crc32c(&rest)));
+    let payload = Payload { head: Head::new(&[0; 16]), rest };
+    Append { payload, crc_from, ..append(log, &[]) }
+}
+
+pub(crate) fn manual_clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(BEGIN))
+}
+
+/// A directory that goes away again.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn new(name: &str) -> TempDir {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let steady = OsClock.read().steady.as_nanos();
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("freezeframe-{name}-{}-{steady}-{next}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a temporary directory can be made");
+        TempDir(directory)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Random numbers that replay from a seed (SplitMix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// One of `0..count`.
+    pub(crate) fn below(&mut self, count: u64) -> u64 {
+        self.next() % count
+    }
+
+    pub(crate) fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// The seeds to run: the one in `STORAGE_SEED`, or `count` fixed ones.
+pub(crate) fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("STORAGE_SEED") {
+        Ok(seed) => vec![seed.parse().expect("STORAGE_SEED is a number")],
+        Err(_) => (1..=count).collect(),
+    }
+}
+
+/// Says how to replay, if the test fails while this lives.
+pub(crate) struct Replays {
+    pub(crate) test: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) place: std::cell::Cell<(u64, u64)>,
+}
+
+impl Drop for Replays {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Replays { test, seed, .. } = self;
+            let (operation, choice) = self.place.get();
+            eprintln!("failed with seed {seed}, crash at operation {operation}, choice {choice}");
+            eprintln!("replay: STORAGE_SEED={seed} cargo test -p storage --test crash {test}");
+        }
+    }
+}

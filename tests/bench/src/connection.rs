@@ -1,0 +1,251 @@
+//! One connection to a broker: frames out, frames in, and the versions both sides speak.
+//!
+//! It blocks, and the caller's thread does all the work; so the CPU time a run costs us is that of
+//! the socket and little more. [`Inbox`] reads each frame into the same buffer, once the last frame
+//! read has been dropped. Every wait ends after [`PATIENCE`].
+
+use std::{
+    collections::BTreeMap,
+    io::{BufReader, IoSlice, Read, Write},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
+    ops::RangeInclusive,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::{
+    error::ResponseError,
+    messages::{ApiVersionsRequest, ApiVersionsResponse, RequestHeader, ResponseHeader},
+    protocol::{Decodable, HeaderVersion, Request, StrBytes, encode_request_header_into_buffer},
+};
+
+/// How long a broker may keep us waiting, on a connection, before the run fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const FRAME_BYTES_MAX: usize = 256 << 20;
+const CORRELATION_AT: usize = 8;
+const CLIENT_NAME: &str = "freezeframe-bench";
+
+/// Fails with the name of the error if `code` is one.
+pub(crate) fn accepted(code: i16) -> Result<()> {
+    match ResponseError::try_from_code(code) {
+        None => Ok(()),
+        Some(error) => bail!("the broker answered {error} ({code})"),
+    }
+}
+
+/// The address to connect to; the first if a name has several.
+pub(crate) fn resolve(bootstrap: &str) -> Result<SocketAddr> {
+    let mut found = bootstrap
+        .to_socket_addrs()
+        .with_context(|| format!("resolve {bootstrap}, which must be HOST:PORT"))?;
+    found.next().with_context(|| format!("no address is known for {bootstrap}"))
+}
+
+pub(crate) struct Connection {
+    pub(crate) outbox: Outbox,
+    pub(crate) inbox: Inbox,
+    versions: BTreeMap<i16, RangeInclusive<i16>>,
+}
+
+impl Connection {
+    /// Connects, and asks which versions the broker speaks.
+    pub(crate) fn open(address: SocketAddr) -> Result<Connection> {
+        let open = || -> Result<Connection> {
+            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            let inbox = Inbox::new(stream.try_clone()?);
+            let outbox = Outbox { stream, correlation_id: 0 };
+            let mut connection = Connection { outbox, inbox, versions: BTreeMap::new() };
+            connection.versions = connection.ask_versions()?;
+            Ok(connection)
+        };
+        open().with_context(|| format!("connect to {address}"))
+    }
+
+    fn ask_versions(&mut self) -> Result<BTreeMap<i16, RangeInclusive<i16>>> {
+        let request = ApiVersionsRequest::default()
+            .with_client_software_name(StrBytes::from_static_str(CLIENT_NAME))
+            .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
+        self.outbox.send(&mut frame_of(&request, 3)?)?;
+        let mut frame = self.inbox.next_frame()?;
+        let correlation_id = ResponseHeader::decode(&mut frame, 0)?.correlation_id;
+        ensure!(correlation_id == self.outbox.correlation_id, "answers are out of order");
+        // A broker that does not know version 3 says so in version 0.
+        let too_new = frame.starts_with(&ResponseError::UnsupportedVersion.code().to_be_bytes());
+        let response = ApiVersionsResponse::decode(&mut frame, if too_new { 0 } else { 3 })?;
+        if !too_new {
+            accepted(response.error_code).context("ask for API versions")?;
+        }
+        let ranges = response.api_keys.iter();
+        Ok(ranges.map(|api| (api.api_key, api.min_version..=api.max_version)).collect())
+    }
+
+    /// The newest version of `R` that the broker and `ours` share.
+    pub(crate) fn version<R: Request>(&self, ours: RangeInclusive<i16>) -> Result<i16> {
+        let theirs = self
+            .versions
+            .get(&R::KEY)
+            .with_context(|| format!("the broker does not serve the API. key={}", R::KEY))?;
+        let newest = *ours.end().min(theirs.end());
+        ensure!(
+            newest >= *ours.start() && newest >= *theirs.start(),
+            "no version in common. key={}, ours={ours:?}, theirs={theirs:?}",
+            R::KEY
+        );
+        Ok(newest)
+    }
+
+    /// Sends one request and waits for its answer.
+    pub(crate) fn call<R: Request>(&mut self, request: &R, version: i16) -> Result<R::Response> {
+        let sent = self.outbox.send(&mut frame_of(request, version)?)?;
+        let (correlation_id, response) = self.inbox.next::<R>(version)?;
+        ensure!(correlation_id == sent, "answers are out of order");
+        Ok(response)
+    }
+}
+
+/// A request with its length and header, all but the correlation id, which is written when sent.
+pub(crate) fn frame_of<R: Request>(request: &R, version: i16) -> Result<Vec<u8>> {
+    let header = RequestHeader::default()
+        .with_request_api_key(R::KEY)
+        .with_request_api_version(version)
+        .with_client_id(Some(StrBytes::from_static_str(CLIENT_NAME)));
+    let mut frame = BytesMut::zeroed(4);
+    encode_request_header_into_buffer(&mut frame, &header)?;
+    request.encode(&mut frame, version)?;
+    let length = i32::try_from(frame.len() - 4).context("a request is larger than a frame")?;
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    Ok(frame.into())
+}
+
+/// The half that writes.
+pub(crate) struct Outbox {
+    stream: TcpStream,
+    correlation_id: i32,
+}
+
+impl Outbox {
+    /// Gives the request that starts in `frame` the next correlation id.
+    pub(crate) fn number(&mut self, frame: &mut [u8]) -> i32 {
+        self.correlation_id = self.correlation_id.wrapping_add(1);
+        let id = self.correlation_id.to_be_bytes();
+        frame[CORRELATION_AT..CORRELATION_AT + 4].copy_from_slice(&id);
+        self.correlation_id
+    }
+
+    pub(crate) fn send(&mut self, frame: &mut [u8]) -> Result<i32> {
+        let id = self.number(frame);
+        self.stream.write_all(frame).context("send a request")?;
+        Ok(id)
+    }
+
+    /// Writes the slices one after the other, in as few system calls as the kernel admits.
+    pub(crate) fn send_slices(&mut self, mut slices: &mut [IoSlice<'_>]) -> Result<()> {
+        while !slices.is_empty() {
+            let sent = self.stream.write_vectored(slices).context("send a request")?;
+            ensure!(sent > 0, "the broker takes no more bytes");
+            IoSlice::advance_slices(&mut slices, sent);
+        }
+        Ok(())
+    }
+}
+
+/// The half that reads.
+pub(crate) struct Inbox {
+    stream: BufReader<TcpStream>,
+    buffer: Bytes,
+}
+
+impl Inbox {
+    fn new(stream: TcpStream) -> Inbox {
+        // Larger reads go past this into `buffer`; it saves a system call where answers are small.
+        Inbox { stream: BufReader::with_capacity(4096, stream), buffer: Bytes::new() }
+    }
+
+    /// The next frame, without its length. Drop it, and what was cut from it, before the next call:
+    /// else that one needs a new buffer.
+    pub(crate) fn next_frame(&mut self) -> Result<Bytes> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).context("wait for an answer")?;
+        let length = u32::from_be_bytes(length) as usize;
+        ensure!(length <= FRAME_BYTES_MAX, "an answer is too large. bytes={length}");
+        let mut buffer = match std::mem::take(&mut self.buffer).try_into_mut() {
+            Ok(buffer) if buffer.len() >= length => buffer,
+            _ => BytesMut::zeroed(length.next_power_of_two().max(1 << 16)),
+        };
+        self.stream.read_exact(&mut buffer[..length]).context("read an answer")?;
+        self.buffer = buffer.freeze();
+        Ok(self.buffer.slice(..length))
+    }
+
+    /// The next answer, which must be to an `R` of `version`, and whose answer it is.
+    pub(crate) fn next<R: Request>(&mut self, version: i16) -> Result<(i32, R::Response)> {
+        let mut frame = self.next_frame()?;
+        let header = ResponseHeader::decode(&mut frame, R::Response::header_version(version))?;
+        let response = R::Response::decode(&mut frame, version)?;
+        ensure!(frame.is_empty(), "an answer is longer than its contents. bytes={}", frame.len());
+        Ok((header.correlation_id, response))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kafka_protocol::messages::MetadataRequest;
+    use std::{net::TcpListener, thread};
+
+    /// A listener that sends `answers` whatever it is asked, one after each read.
+    fn broker_saying(answers: Vec<Vec<u8>>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            for answer in answers {
+                let _ = stream.read(&mut [0; 1024]).unwrap();
+                stream.write_all(&(answer.len() as u32).to_be_bytes()).unwrap();
+                stream.write_all(&answer).unwrap();
+            }
+        });
+        address
+    }
+
+    fn old_versions_answer() -> Vec<u8> {
+        // correlation 1, UNSUPPORTED_VERSION, one API: Metadata 0 to 4
+        [&1_i32.to_be_bytes()[..], &[0, 35], &[0, 0, 0, 1], &[0, 3, 0, 0, 0, 4]].concat()
+    }
+
+    #[test]
+    fn a_broker_that_knows_only_old_api_versions_is_understood() {
+        let connection = Connection::open(broker_saying(vec![old_versions_answer()])).unwrap();
+        assert_eq!(connection.version::<MetadataRequest>(0..=12).unwrap(), 4);
+        assert!(connection.version::<MetadataRequest>(9..=12).is_err());
+        assert!(connection.version::<ApiVersionsRequest>(0..=3).is_err());
+    }
+
+    #[test]
+    fn a_buffer_is_read_into_again_once_its_frame_is_dropped() {
+        let answers = [b'a', b'b'].map(|byte| vec![byte; 100]);
+        let [first, second] = answers.clone();
+        let mut connection =
+            Connection::open(broker_saying(vec![old_versions_answer(), first, second])).unwrap();
+        let mut places = Vec::new();
+        for answer in &answers {
+            connection.outbox.send(&mut [0; 64]).unwrap();
+            let frame = connection.inbox.next_frame().unwrap();
+            assert_eq!(frame, answer[..]);
+            places.push(frame.as_ptr());
+        }
+        assert_eq!(places[0], places[1]);
+    }
+
+    #[test]
+    fn an_error_code_fails_by_name() {
+        assert!(accepted(0).is_ok());
+        let error = accepted(3).unwrap_err().to_string();
+        assert!(error.contains("UnknownTopicOrPartition"), "{error}");
+    }
+}

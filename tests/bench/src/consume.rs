@@ -1,0 +1,254 @@
+//! How fast a broker gives back what it holds, and at what cost.
+//!
+//! Each connection has one Fetch under way, as librdkafka and Java have for each broker, and asks for
+//! all its partitions each time, beginning with another one. What comes is checked: each batch whole,
+//! and each offset once.
+
+use std::{collections::BTreeMap, net::SocketAddr, thread, time::Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use kafka_protocol::messages::{
+    FetchRequest, FetchResponse, TopicName,
+    fetch_request::{FetchPartition, FetchTopic},
+    fetch_response::PartitionData,
+};
+
+use crate::{
+    batch::{Check, take_batch},
+    connection::{Connection, PATIENCE, accepted},
+    meter::Meter,
+    produce::{ProduceWork, Producers, topic_for},
+    report::{Better, Report},
+    sender::Acks,
+    size::ByteSize,
+    target::{Load, Target},
+    topic::Topic,
+};
+
+/// What is consumed, and how.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ConsumeWork {
+    #[command(flatten)]
+    pub(crate) load: Load,
+
+    #[command(flatten)]
+    pub(crate) fetching: Fetching,
+}
+
+/// How much is asked for at a time. The defaults are librdkafka's, and Java's.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Fetching {
+    /// Bytes in an answer at most
+    #[arg(long, default_value = "50MiB")]
+    pub(crate) fetch_max: ByteSize,
+
+    /// Bytes of one partition in an answer at most
+    #[arg(long, default_value = "1MiB")]
+    pub(crate) partition_max: ByteSize,
+
+    /// How long the broker may wait for records
+    #[arg(long, default_value_t = 500)]
+    pub(crate) max_wait_ms: i32,
+
+    /// Compute each batch's check sum too, as consumers by default do
+    #[arg(long)]
+    pub(crate) check_crc: bool,
+}
+
+/// A consumer on one connection.
+pub(crate) struct Fetcher {
+    connection: Connection,
+    version: i16,
+    topic: TopicName,
+    fetching: Fetching,
+    /// The next offset wanted of each partition, the first to be asked for first.
+    wanted: Vec<(i32, i64)>,
+}
+
+/// What has been fetched.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fetched {
+    records: u64,
+    wire_bytes: u64,
+    requests: u64,
+}
+
+impl Fetcher {
+    pub(crate) fn connect(
+        address: SocketAddr,
+        topic: &TopicName,
+        partitions: &[i32],
+        fetching: &Fetching,
+    ) -> Result<Fetcher> {
+        let connection = Connection::open(address)?;
+        let version = connection.version::<FetchRequest>(4..=12)?;
+        let wanted = partitions.iter().map(|partition| (*partition, 0)).collect();
+        Ok(Fetcher {
+            connection,
+            version,
+            topic: topic.clone(),
+            fetching: fetching.clone(),
+            wanted,
+        })
+    }
+
+    fn rewind(&mut self) {
+        self.wanted.iter_mut().for_each(|(_, offset)| *offset = 0);
+    }
+
+    /// Asks for every partition once.
+    pub(crate) fn fetch(&mut self) -> Result<FetchResponse> {
+        let partition_max_bytes = i32::try_from(self.fetching.partition_max.0)?;
+        let partitions = self.wanted.iter().map(|(partition, offset)| {
+            FetchPartition::default()
+                .with_partition(*partition)
+                .with_fetch_offset(*offset)
+                .with_partition_max_bytes(partition_max_bytes)
+        });
+        let topic = FetchTopic::default()
+            .with_topic(self.topic.clone())
+            .with_partitions(partitions.collect());
+        let request = FetchRequest::default()
+            .with_max_wait_ms(self.fetching.max_wait_ms)
+            .with_min_bytes(1)
+            .with_max_bytes(i32::try_from(self.fetching.fetch_max.0)?)
+            .with_topics(vec![topic]);
+        self.wanted.rotate_left(1);
+        let response = self.connection.call(&request, self.version)?;
+        accepted(response.error_code).context("fetch")?;
+        Ok(response)
+    }
+
+    /// Checks the batches of one partition, and moves past them. Gives each batch to `see`.
+    pub(crate) fn take(
+        &mut self,
+        data: &PartitionData,
+        mut see: impl FnMut(&crate::batch::Received<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let partition = data.partition_index;
+        accepted(data.error_code).with_context(|| format!("fetch partition {partition}"))?;
+        let check = if self.fetching.check_crc { Check::FramingAndCrc } else { Check::Framing };
+        let wanted = self.wanted.iter_mut().find(|(index, _)| *index == partition);
+        let (_, wanted) = wanted.context("the broker sent a partition that was not asked for")?;
+        let mut rest = data.records.as_deref().unwrap_or_default();
+        while let Some(batch) = take_batch(&mut rest, check)? {
+            ensure!(
+                batch.base_offset == *wanted,
+                "offsets are not in turn. partition={partition}, wanted={wanted}, got={}",
+                batch.base_offset
+            );
+            *wanted = batch.last_offset + 1;
+            see(&batch)?;
+        }
+        Ok(())
+    }
+
+    /// Reads until every partition has been read up to its end in `ends`, or `records_max` were seen.
+    fn read(
+        &mut self,
+        ends: &BTreeMap<i32, i64>,
+        records_max: u64,
+        deadline: Instant,
+    ) -> Result<Fetched> {
+        let mut fetched = Fetched::default();
+        let mut last_progress = Instant::now();
+        while fetched.records < records_max && !self.has_reached(ends) {
+            ensure!(Instant::now() < deadline, "the run takes too long. read={fetched:?}");
+            let before = fetched.records;
+            let response = self.fetch()?;
+            fetched.requests += 1;
+            for data in response.responses.iter().flat_map(|topic| &topic.partitions) {
+                fetched.wire_bytes += data.records.as_ref().map_or(0, |it| it.len() as u64);
+                self.take(data, |batch| {
+                    fetched.records += u64::from(batch.record_count);
+                    Ok(())
+                })?;
+            }
+            if fetched.records > before {
+                last_progress = Instant::now();
+            }
+            ensure!(last_progress.elapsed() < PATIENCE, "no records come. read={fetched:?}");
+        }
+        Ok(fetched)
+    }
+
+    fn has_reached(&self, ends: &BTreeMap<i32, i64>) -> bool {
+        self.wanted.iter().all(|(partition, next)| *next >= *ends.get(partition).unwrap_or(&0))
+    }
+}
+
+/// Reads with all fetchers at once.
+fn read_all(
+    fetchers: &mut [Fetcher],
+    ends: &BTreeMap<i32, i64>,
+    records_max: u64,
+    deadline: Instant,
+) -> Result<Fetched> {
+    let share = records_max.div_ceil(fetchers.len() as u64);
+    thread::scope(|scope| {
+        let runs: Vec<_> = fetchers
+            .iter_mut()
+            .map(|fetcher| scope.spawn(move || fetcher.read(ends, share, deadline)))
+            .collect();
+        runs.into_iter().try_fold(Fetched::default(), |sum, run| {
+            let fetched = run.join().map_err(|_| anyhow!("a consumer panicked"))??;
+            Ok(Fetched {
+                records: sum.records + fetched.records,
+                wire_bytes: sum.wire_bytes + fetched.wire_bytes,
+                requests: sum.requests + fetched.requests,
+            })
+        })
+    })
+}
+
+/// Fills a topic of its own, and measures reading it.
+pub(crate) fn run(target: &Target, work: &ConsumeWork) -> Result<Report> {
+    let topic = topic_for(target, &work.load)?;
+    let filling = ProduceWork {
+        load: work.load.over(1),
+        acks: Acks::All,
+        inflight: 5,
+        idempotent: false,
+        cold_memory: true,
+    };
+    let mut producers = Producers::connect(target, &topic, &filling)?;
+    producers.send(work.load.volume.bytes.0).context("fill the topic")?;
+    let ends = producers.ends();
+    drop(producers);
+    run_in(&topic, &ends, target, work)
+}
+
+/// Measures reading `topic` from its start up to `ends`.
+pub(crate) fn run_in(
+    topic: &Topic,
+    ends: &BTreeMap<i32, i64>,
+    target: &Target,
+    work: &ConsumeWork,
+) -> Result<Report> {
+    let load = &work.load;
+    // Where connections outnumber partitions, each would read all of its partition.
+    let load = load.over(load.volume.connections.min(load.partitions));
+    let deadline = load.deadline();
+    let connect = |partitions: Vec<i32>| {
+        Fetcher::connect(target.address, &topic.name, &partitions, &work.fetching)
+    };
+    let mut fetchers: Vec<Fetcher> =
+        load.deal_partitions().into_iter().map(connect).collect::<Result<_>>()?;
+    let warmup_records = load.warmup_bytes() / load.size.0.max(1);
+    read_all(&mut fetchers, ends, warmup_records, deadline).context("warm up")?;
+    fetchers.iter_mut().for_each(Fetcher::rewind);
+
+    let meter = Meter::start(target.process)?;
+    let fetched = read_all(&mut fetchers, ends, u64::MAX, deadline)?;
+    let usage = meter.stop(load.settle())?;
+
+    let mut report = Report::new("consume", load.describe(), &target.name);
+    report.add_transfer(&usage, fetched.records * load.size.0, fetched.requests);
+    report.add(
+        Better::Neither,
+        "bytes a request",
+        fetched.wire_bytes as f64 / fetched.requests.max(1) as f64,
+    );
+    Ok(report)
+}

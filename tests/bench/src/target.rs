@@ -1,0 +1,221 @@
+//! The broker to measure, and how its answers are to be shown: what every measurement is told.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{
+    connection::resolve, meter::broker_behind, process::Process, report::Format, size::ByteSize,
+};
+
+/// Which broker to measure.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TargetArgs {
+    /// The broker's address, HOST:PORT
+    #[arg(long, short, default_value = "127.0.0.1:9092")]
+    pub(crate) bootstrap: String,
+
+    /// The broker's process, for CPU and memory; found by its listening port if not given
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
+}
+
+/// A broker's address, and its process if that is known.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) address: SocketAddr,
+    pub(crate) process: Option<Process>,
+}
+
+impl Target {
+    pub(crate) fn find(args: &TargetArgs) -> Result<Target> {
+        let address = resolve(&args.bootstrap)?;
+        let process = broker_behind(address, args.pid);
+        Ok(Target { name: args.bootstrap.clone(), address, process })
+    }
+}
+
+/// How results are shown.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct FormatArgs {
+    /// Write one JSON object a line, for scripts
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+impl FormatArgs {
+    pub(crate) fn format(self) -> Format {
+        if self.json { Format::JsonLines } else { Format::Table }
+    }
+}
+
+/// Which client's way of filling batches and requests is followed.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Like {
+    /// Batches of 1,000,000 bytes, one a request
+    Librdkafka,
+    /// Batches of 16 KiB, one for each partition in a request of at most 1 MiB
+    Java,
+}
+
+impl Like {
+    fn batch_bytes(self) -> u64 {
+        match self {
+            Like::Librdkafka => 1_000_000,
+            Like::Java => 16_384,
+        }
+    }
+}
+
+/// What is in a topic, and how it gets there.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Load {
+    /// Bytes in each record's value
+    #[arg(long, default_value = "1KiB")]
+    pub(crate) size: ByteSize,
+
+    /// Partitions of the topic
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) partitions: u32,
+
+    #[command(flatten)]
+    pub(crate) volume: Volume,
+}
+
+/// How much is moved, and in what pieces.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Volume {
+    /// Bytes of values to move in the measured part of the run
+    #[arg(long, default_value = "1GiB")]
+    pub(crate) bytes: ByteSize,
+
+    /// Bytes of values to move first, not measured: never more than --bytes, but a batch for each partition, or 0 for none
+    #[arg(long, default_value = "256MiB")]
+    warmup: ByteSize,
+
+    /// The client whose batches are copied
+    #[arg(long, value_enum, default_value_t = Like::Librdkafka)]
+    like: Like,
+
+    /// Bytes in a batch at most; one record at least
+    #[arg(long)]
+    batch: Option<ByteSize>,
+
+    /// Batches in a request, each for another partition
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    per_request: Option<u32>,
+
+    /// Connections, among which the partitions are dealt
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) connections: u32,
+
+    /// Give up after this many seconds
+    #[arg(long, default_value_t = 900)]
+    seconds_max: u64,
+
+    /// Seconds to leave the broker alone before its CPU is read for the second time
+    #[arg(long, default_value_t = 1.0)]
+    settle: f64,
+}
+
+const FIRST_BATCHES_BYTES_MAX: u64 = 1 << 30;
+
+/// Java's `max.request.size`.
+const JAVA_REQUEST_BYTES_MAX: u64 = 1 << 20;
+
+impl Load {
+    pub(crate) fn batch_bytes(&self) -> u64 {
+        self.volume.batch.map_or_else(|| self.volume.like.batch_bytes(), |size| size.0)
+    }
+
+    pub(crate) fn batches_per_request(&self) -> u32 {
+        let fitting = (JAVA_REQUEST_BYTES_MAX / self.batch_bytes().max(self.size.0).max(1)).max(1);
+        self.volume.per_request.unwrap_or(match self.volume.like {
+            Like::Librdkafka => 1,
+            Like::Java => u32::try_from(fitting).unwrap_or(u32::MAX).min(self.partitions),
+        })
+    }
+
+    /// As much as was asked for, but a batch for each partition at least: a broker's first append to
+    /// a partition creates files and syncs them, and is not like those that follow.
+    pub(crate) fn warmup_bytes(&self) -> u64 {
+        let asked = self.volume.warmup.0.min(self.volume.bytes.0);
+        let every_partition = self.batch_bytes().max(self.size.0) * u64::from(self.partitions);
+        if asked == 0 { 0 } else { asked.max(every_partition.min(FIRST_BATCHES_BYTES_MAX)) }
+    }
+
+    pub(crate) fn settle(&self) -> Duration {
+        Duration::from_secs_f64(self.volume.settle.clamp(0.0, 60.0))
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + Duration::from_secs(self.volume.seconds_max)
+    }
+
+    /// The same over another number of connections.
+    pub(crate) fn over(&self, connections: u32) -> Load {
+        Load { volume: Volume { connections, ..self.volume.clone() }, ..self.clone() }
+    }
+
+    /// The partitions that each connection looks after; shared ones where connections outnumber them.
+    pub(crate) fn deal_partitions(&self) -> Vec<Vec<i32>> {
+        let (connections, partitions) = (self.volume.connections as i32, self.partitions as i32);
+        (0..connections)
+            .map(|connection| match connections <= partitions {
+                true => (connection..partitions).step_by(connections as usize).collect(),
+                false => vec![connection % partitions],
+            })
+            .collect()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!("{} p={} batch={}", self.size, self.partitions, ByteSize(self.batch_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        load: Load,
+    }
+
+    fn load(line: &[&str]) -> Load {
+        Line::parse_from([&["bench"], line].concat()).load
+    }
+
+    #[test]
+    fn each_partition_is_dealt_to_one_connection_while_there_are_enough() {
+        let dealt = load(&["--partitions", "5", "--connections", "2"]).deal_partitions();
+        assert_eq!(dealt, [vec![0, 2, 4], vec![1, 3]]);
+        let shared = load(&["--partitions", "2", "--connections", "3"]).deal_partitions();
+        assert_eq!(shared, [vec![0], vec![1], vec![0]]);
+    }
+
+    #[test]
+    fn warming_up_touches_every_partition_unless_there_is_none() {
+        let warmup = |line: &[&str]| load(line).warmup_bytes();
+        assert_eq!(warmup(&["--warmup", "1MiB", "--partitions", "100"]), 100_000_000);
+        assert_eq!(warmup(&["--warmup", "64MiB", "--bytes", "8MiB"]), 8 << 20);
+        assert_eq!(warmup(&["--warmup", "0", "--partitions", "100"]), 0);
+    }
+
+    #[test]
+    fn requests_are_filled_as_the_client_named_fills_them() {
+        let librdkafka = load(&["--partitions", "100"]);
+        assert_eq!((librdkafka.batch_bytes(), librdkafka.batches_per_request()), (1_000_000, 1));
+        let java = load(&["--partitions", "100", "--like", "java"]);
+        assert_eq!((java.batch_bytes(), java.batches_per_request()), (16_384, 64));
+        assert_eq!(load(&["--partitions", "3", "--like", "java"]).batches_per_request(), 3);
+        assert_eq!(load(&["--like", "java", "--size", "4MiB"]).batches_per_request(), 1);
+    }
+}

@@ -1,0 +1,135 @@
+//! The topic of one run: made for it, led by the one broker measured, and deleted after it.
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, ensure};
+use kafka_protocol::{
+    messages::{
+        BrokerId, CreateTopicsRequest, DeleteTopicsRequest, ListOffsetsRequest, MetadataRequest,
+        TopicName,
+        create_topics_request::{CreatableTopic, CreatableTopicConfig},
+        delete_topics_request::DeleteTopicState,
+        list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic},
+        metadata_request::MetadataRequestTopic,
+    },
+    protocol::StrBytes,
+};
+
+use crate::connection::{Connection, PATIENCE, accepted};
+
+/// Kafka's default `message.max.bytes`; a topic for larger batches says so.
+const MESSAGE_BYTES_DEFAULT: usize = 1_048_588;
+const TIMEOUT_MS: i32 = 30_000;
+
+pub(crate) struct Topic {
+    pub(crate) name: TopicName,
+    pub(crate) partition_count: u32,
+    address: SocketAddr,
+}
+
+impl Topic {
+    /// Creates a topic that admits batches of `batch_bytes`, and waits until all of it is led.
+    pub(crate) fn create(
+        address: SocketAddr,
+        partition_count: u32,
+        batch_bytes: usize,
+    ) -> Result<Topic> {
+        let mut connection = Connection::open(address)?;
+        let nanos = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+        let name = TopicName(StrBytes::from_string(format!("freezeframe-bench-{nanos}")));
+        let topic = Topic { name, partition_count, address };
+        topic.ask_to_create(&mut connection, batch_bytes).context("create a topic")?;
+        topic.wait_until_led(&mut connection)?;
+        Ok(topic)
+    }
+
+    fn ask_to_create(&self, connection: &mut Connection, batch_bytes: usize) -> Result<()> {
+        let configs = (batch_bytes > MESSAGE_BYTES_DEFAULT).then(|| {
+            CreatableTopicConfig::default()
+                .with_name(StrBytes::from_static_str("max.message.bytes"))
+                .with_value(Some(StrBytes::from_string((2 * batch_bytes).to_string())))
+        });
+        let topic = CreatableTopic::default()
+            .with_name(self.name.clone())
+            .with_num_partitions(self.partition_count as i32)
+            .with_replication_factor(1)
+            .with_configs(configs.into_iter().collect());
+        let request =
+            CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(TIMEOUT_MS);
+        let version = connection.version::<CreateTopicsRequest>(2..=7)?;
+        let response = connection.call(&request, version)?;
+        response.topics.iter().try_for_each(|topic| accepted(topic.error_code))
+    }
+
+    fn wait_until_led(&self, connection: &mut Connection) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !(self.has_leaders(connection)? && self.leaders_know(connection)?) {
+            ensure!(Instant::now() < deadline, "partitions of the new topic have no leader");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn has_leaders(&self, connection: &mut Connection) -> Result<bool> {
+        let asked = MetadataRequestTopic::default().with_name(Some(self.name.clone()));
+        let request = MetadataRequest::default().with_topics(Some(vec![asked]));
+        let version = connection.version::<MetadataRequest>(4..=12)?;
+        let response = connection.call(&request, version)?;
+        let partitions = response.topics.first().map_or(&[][..], |topic| &topic.partitions);
+        let led: Vec<i32> = partitions
+            .iter()
+            .filter(|partition| partition.error_code == 0 && partition.leader_id.0 >= 0)
+            .map(|partition| partition.leader_id.0)
+            .collect();
+        let leaders: BTreeSet<i32> = led.iter().copied().collect();
+        ensure!(
+            leaders.len() <= 1,
+            "the topic is led by several brokers, and one is measured. leaders={leaders:?}"
+        );
+        Ok(led.len() == self.partition_count as usize)
+    }
+
+    /// Kafka names a leader in its metadata a little before that one knows of it.
+    fn leaders_know(&self, connection: &mut Connection) -> Result<bool> {
+        const LATEST: i64 = -1;
+        let partitions = (0..self.partition_count as i32).map(|index| {
+            ListOffsetsPartition::default().with_partition_index(index).with_timestamp(LATEST)
+        });
+        let topic = ListOffsetsTopic::default()
+            .with_name(self.name.clone())
+            .with_partitions(partitions.collect());
+        let request =
+            ListOffsetsRequest::default().with_replica_id(BrokerId(-1)).with_topics(vec![topic]);
+        let version = connection.version::<ListOffsetsRequest>(1..=6)?;
+        let response = connection.call(&request, version)?;
+        let mut partitions = response.topics.iter().flat_map(|topic| &topic.partitions);
+        Ok(partitions.all(|partition| partition.error_code == 0))
+    }
+
+    fn delete(&self) -> Result<()> {
+        let mut connection = Connection::open(self.address)?;
+        let version = connection.version::<DeleteTopicsRequest>(1..=6)?;
+        let request = DeleteTopicsRequest::default().with_timeout_ms(TIMEOUT_MS);
+        let request = if version >= 6 {
+            let topic = DeleteTopicState::default().with_name(Some(self.name.clone()));
+            request.with_topics(vec![topic])
+        } else {
+            request.with_topic_names(vec![self.name.clone()])
+        };
+        let response = connection.call(&request, version)?;
+        response.responses.iter().try_for_each(|topic| accepted(topic.error_code))
+    }
+}
+
+impl Drop for Topic {
+    fn drop(&mut self) {
+        if let Err(error) = self.delete() {
+            eprintln!("warning: the topic {} is still there: {error:#}", self.name.0);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# Apache Kafka's console tools against a broker, as an operator would use them one after the other.
+#
+#   console.sh HOST:PORT RUN [--moments]
+#
+# The console producer gives each record the time at which it is sent.
+set -uo pipefail
+# Some thirty tools, each a JVM that starts for a second or two.
+limit_s=120
+source "$(dirname "${BASH_SOURCE[0]}")/shell-steps.sh"
+
+if [[ $# -lt 2 ]]; then
+    echo "usage: console.sh HOST:PORT RUN [--moments]" >&2
+    exit 2
+fi
+bootstrap=$1
+topic=t-console-$2
+group=g-$topic
+moments=${3:-}
+trap 'rm -rf "$work"' EXIT
+
+tool() {
+    local name=$1
+    shift
+    timeout 20 "$here/../kafka/console.sh" "$name" --bootstrap-server "$bootstrap" "$@" 2>"$work/stderr" ||
+        fail "expected $name $* to end well, saw $(tail -n 3 "$work/stderr" | tr '\n' ' ')"
+}
+
+# has WHAT TEXT IN: `IN` contains `TEXT`
+has() { [[ $3 == *"$2"* ]] || fail "expected $1 to have '$2', saw '$3'"; }
+has_not() { [[ $3 != *"$2"* ]] || fail "expected $1 to have no '$2', saw '$3'"; }
+
+broker_api_versions() {
+    local seen
+    seen=$(tool kafka-broker-api-versions)
+    has "the answer" "$bootstrap (id: " "$seen"
+    has "the answer" "ListOffsets(2): " "$seen"
+}
+
+create() {
+    has "the answer" "Created topic $topic." "$(tool kafka-topics --create --topic "$topic" --partitions 3)"
+    has "a second --create" "already exists" "$(timeout 20 "$here/../kafka/console.sh" kafka-topics \
+        --bootstrap-server "$bootstrap" --create --topic "$topic" 2>&1)"
+}
+
+describe() {
+    local seen
+    seen=$(tool kafka-topics --describe --topic "$topic")
+    has "the description" "PartitionCount: 3" "$seen"
+    equal "count of leaders" 3 "$(grep -c "Leader: [0-9]" <<<"$seen")"
+}
+
+list() { has "the list" "$topic" "$(tool kafka-topics --list)"; }
+
+alter() {
+    tool kafka-topics --alter --topic "$topic" --partitions 4
+    has "the description" "PartitionCount: 4" "$(tool kafka-topics --describe --topic "$topic")"
+}
+
+# produce FIRST LAST
+produce() {
+    local i
+    for ((i = $1; i <= $2; i++)); do echo "k-$i:v-$i"; done >"$work/lines"
+    tool kafka-console-producer --topic "$topic" --reader-property parse.key=true --reader-property key.separator=: \
+        <"$work/lines"
+}
+
+# consume TOPIC COUNT ARGS…: reads COUNT records, and is content when there is none more for a moment
+consume() {
+    local from=$1 count=$2
+    shift 2
+    # The tool's time limit without a record ends it with an error that is none to us; it bounds --max-messages too.
+    timeout 20 "$here/../kafka/console.sh" kafka-console-consumer --bootstrap-server "$bootstrap" --topic "$from" \
+        --max-messages "$count" --timeout-ms 8000 --formatter-property print.timestamp=true \
+        --formatter-property print.key=true --formatter-property print.partition=true \
+        --formatter-property print.offset=true "$@" 2>"$work/stderr" >"$work/consumed"
+    equal "count of records read from $from" "$count" "$(wc -l <"$work/consumed")"
+}
+
+# consumed FIRST LAST: those were read, once each
+consumed() {
+    local i
+    for ((i = $1; i <= $2; i++)); do printf 'k-%d\tv-%d\n' "$i" "$i"; done | sort >"$work/expected"
+    cut -f4,5 "$work/consumed" | sort >"$work/seen"
+    same "keys and values" "$work/expected" "$work/seen"
+}
+
+consume_in_group() {
+    consume "$topic" 20 --group "$group" --from-beginning
+    consumed 1 20
+    grep -vqE '^CreateTime:[0-9]{13}	Partition:[0-3]	Offset:[0-9]+	' "$work/consumed" &&
+        fail "expected time, partition and offset in each line, saw $(head -n 1 "$work/consumed")"
+    return 0
+}
+
+# sum COLUMN FILE of the group's lines for the topic; a dash counts nothing
+sum() { awk -v topic="$topic" -v column="$1" '$2 == topic { sum += $column } END { print sum + 0 }' "$2"; }
+
+describe_group() {
+    tool kafka-consumer-groups --describe --group "$group" >"$work/groups"
+    equal "sum of committed offsets" 20 "$(sum 4 "$work/groups")"
+    equal "sum of log ends" 30 "$(sum 5 "$work/groups")"
+    equal "sum of lags" 10 "$(sum 6 "$work/groups")"
+    has "the list of groups" "$group" "$(tool kafka-consumer-groups --list)"
+}
+
+# reset SUM ARGS…: the offsets of all partitions, which then add up to SUM
+reset() {
+    local expected=$1
+    shift
+    tool kafka-consumer-groups --reset-offsets --group "$group" --topic "$topic" --execute "$@" >"$work/reset"
+    equal "sum of new offsets" "$expected" "$(awk -v topic="$topic" '$2 == topic { sum += $4 } END { print sum + 0 }' "$work/reset")"
+}
+
+reset_to_datetime() {
+    reset 20 --to-datetime "$(date -u -d "@$((between / 1000)).$(printf %03d $((between % 1000)))" +%Y-%m-%dT%H:%M:%S.%3NZ)"
+    consume "$topic" 10 --group "$group"
+    consumed 21 30
+}
+
+# offsets TIME: the offset that each partition has for it, added up
+offsets() { tool kafka-get-offsets --topic "$topic" --time "$1" | awk -F: '{ sum += $3 } END { print sum + 0 }'; }
+
+get_offsets() {
+    equal "sum of earliest offsets" 0 "$(offsets -2)"
+    equal "sum of latest offsets" 30 "$(offsets latest)"
+    equal "partitions listed" 4 "$(tool kafka-get-offsets --topic "$topic" --time -1 | wc -l)"
+    # A partition without a record after that time is not listed with an offset: compare those that have one.
+    local seen expected
+    tool kafka-get-offsets --topic "$topic" --time "$between" | awk -F: '$3 != "" { print $2, $3 }' | sort >"$work/seen"
+    sed 's/^CreateTime:\([0-9]*\)\tPartition:\([0-9]*\)\tOffset:\([0-9]*\).*/\2 \3/' "$work/consumed" |
+        sort -n -k1,1 -k2,2 | awk '!($1 in first) { first[$1] = $2; print $1, $2 }' | sort >"$work/expected"
+    same "first offsets at or after $between" "$work/expected" "$work/seen"
+}
+
+configs() {
+    tool kafka-configs --alter --entity-type topics --entity-name "$topic" --add-config retention.ms=123456789
+    has "configs" "retention.ms=123456789" "$(tool kafka-configs --describe --entity-type topics --entity-name "$topic")"
+    tool kafka-configs --alter --entity-type topics --entity-name "$topic" --delete-config retention.ms
+    has_not "configs" "123456789" "$(tool kafka-configs --describe --entity-type topics --entity-name "$topic")"
+}
+
+delete_records() {
+    local partition
+    # one partition that holds records, up to its second one
+    partition=$(sed -n '1s/.*Partition:\([0-9]*\).*/\1/p' "$work/consumed")
+    printf '{"version": 1, "partitions": [{"topic": "%s", "partition": %d, "offset": 1}]}' "$topic" "$partition" \
+        >"$work/delete.json"
+    has "the answer" "low_watermark: 1" "$(tool kafka-delete-records --offset-json-file "$work/delete.json")"
+    equal "sum of earliest offsets" 1 "$(offsets earliest)"
+}
+
+delete_group() {
+    has "the answer" "was successful" "$(tool kafka-consumer-groups --delete --group "$group")"
+    has_not "the list of groups" "$group" "$(tool kafka-consumer-groups --list)"
+}
+
+delete_topic() {
+    tool kafka-topics --delete --topic "$topic"
+    has_not "the list" "$topic" "$(tool kafka-topics --list)"
+}
+
+moment() {
+    consume "$1" 20 --from-beginning --group "g-at-$topic"
+    consumed 1 20
+    equal "sum of its end offsets" 20 "$(tool kafka-get-offsets --topic "$1" --time -1 | awk -F: '{ sum += $3 } END { print sum }')"
+}
+
+step "broker-api-versions" broker_api_versions
+step "topics-create" create
+step "topics-describe" describe
+step "topics-list" list
+step "topics-alter" alter
+step "console-producer" produce 1 20
+step "console-consumer-in-group" consume_in_group
+between=$(next_millisecond)
+step "console-producer-later" produce 21 30
+step "consumer-groups-describe" describe_group
+step "consumer-groups-reset-to-datetime" reset_to_datetime
+step "get-offsets" get_offsets
+step "configs" configs
+if [[ $moments == --moments ]]; then
+    step "console-consumer-of-a-moment" moment "$topic.__at.s$between"
+fi
+step "delete-records" delete_records
+step "consumer-groups-delete" delete_group
+step "topics-delete" delete_topic
+exit $((failures > 0))

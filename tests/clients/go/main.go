@@ -1,0 +1,32 @@
+// franz-go (kgo and kadm) against a broker: the scenario that all our client programs share.
+//
+//	go run . --bootstrap HOST:PORT --run ID [--moments]
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	bootstrap := flag.String("bootstrap", "", "HOST:PORT of the broker")
+	run := flag.String("run", "", "makes the names of topics and groups unique")
+	moments := flag.Bool("moments", false, "also read topics as of a moment")
+	flag.Parse()
+	if *bootstrap == "" || *run == "" {
+		flag.Usage()
+		os.Exit(2)
+	}
+
+	steps := &steps{}
+	time.AfterFunc(58*time.Second, func() {
+		fmt.Printf("FAILED %s: expected the run to end within 58 s, saw it here\n", steps.running)
+		os.Exit(1)
+	})
+	newScenario(*bootstrap, steps, "t-go-"+*run).run(*moments)
+	if steps.failures > 0 {
+		os.Exit(1)
+	}
+}

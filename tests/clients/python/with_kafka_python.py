@@ -1,0 +1,137 @@
+"""kafka-python against a broker.
+
+    with_kafka_python.py --bootstrap HOST:PORT --run ID [--moments]
+"""
+
+import logging
+
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
+from kafka.structs import OffsetAndMetadata
+
+from model import Entry, Seen
+from scenario import Client, Consumer, main
+from steps import PATIENCE_S
+
+
+class _PauseWhenAssigned(ConsumerRebalanceListener):
+    def __init__(self, consumer):
+        self._consumer = consumer
+
+    def on_partitions_revoked(self, revoked):
+        pass
+
+    def on_partitions_assigned(self, assigned):
+        self._consumer.pause(*assigned)
+
+
+class PyConsumer(Consumer):
+    def __init__(self, config, limit_s):
+        self._inner = KafkaConsumer(**config)
+        self._limit_ms = int(limit_s * 1000)
+
+    def subscribe(self, topic, paused):
+        self._inner.subscribe([topic], listener=_PauseWhenAssigned(self._inner) if paused else None)
+
+    def assign(self, topic, partitions):
+        self._inner.assign(_on(topic, partitions))
+        self._inner.seek_to_beginning()
+
+    def assignment(self):
+        return {p.partition for p in self._inner.assignment()}
+
+    def resume(self):
+        self._inner.resume(*self._inner.assignment())
+
+    def poll(self):
+        # Not less: when a poll's time ends while a member joins, and another one joins just then, kafka-python 3.0.12
+        # may never come back from it.
+        polled = self._inner.poll(timeout_ms=500)
+        return [Seen(r.partition, r.offset, Entry.of(r.key, r.value, r.timestamp, r.headers))
+                for records in polled.values() for r in records]
+
+    def commit(self, offsets):
+        topic = next(iter(self._inner.assignment())).topic
+        wanted = {TopicPartition(topic, p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
+        self._inner.commit(wanted, timeout_ms=self._limit_ms)
+
+    def committed(self, topic, partitions):
+        return {p: self._inner.committed(TopicPartition(topic, p), timeout_ms=self._limit_ms) for p in partitions}
+
+    def start_offsets(self, topic, partitions):
+        return {p.partition: offset for p, offset in self._inner.beginning_offsets(_on(topic, partitions)).items()}
+
+    def end_offsets(self, topic, partitions):
+        return {p.partition: offset for p, offset in self._inner.end_offsets(_on(topic, partitions)).items()}
+
+    def offsets_for_time(self, topic, partitions, t):
+        found = self._inner.offsets_for_times(dict.fromkeys(_on(topic, partitions), t), timeout_ms=self._limit_ms)
+        return {p.partition: None if at is None else at.offset for p, at in found.items()}
+
+    def close(self):
+        self._inner.close(timeout_ms=self._limit_ms)
+
+
+class KafkaPython(Client):
+    """kafka-python against a broker: the scenario that all our client programs share."""
+
+    name = "kafkapython"
+    accepts_at_sign = False
+
+    def __init__(self, bootstrap):
+        self._bootstrap = bootstrap
+        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=10000)
+
+    def create(self, topic, partitions, configs):
+        self._admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}})
+
+    def delete(self, topic):
+        self._admin.delete_topics([topic])
+
+    def topics(self):
+        return {topic["name"]: len(topic["partitions"]) for topic in self._admin.describe_topics()}
+
+    def produce(self, topic, entries, codec, limit_s=PATIENCE_S):
+        limit_ms = int(limit_s * 1000)
+        producer = KafkaProducer(
+            bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True, allow_auto_create_topics=False,
+            compression_type=None if codec == "none" else codec, linger_ms=limit_ms // 2, max_block_ms=limit_ms,
+            request_timeout_ms=limit_ms // 2, delivery_timeout_ms=limit_ms,
+        )
+        try:
+            answers = [
+                producer.send(topic, key=_bytes(entry.key), value=_bytes(entry.value), timestamp_ms=entry.timestamp,
+                              headers=[(key, _bytes(value)) for key, value in entry.headers])
+                for entry in entries
+            ]
+            producer.flush(limit_s)
+            return [(at.partition, at.offset) for at in (answer.get(limit_s) for answer in answers)]
+        finally:
+            producer.close(timeout=1)
+
+    def consumer(self, group, limit_s=PATIENCE_S):
+        return PyConsumer({
+            "bootstrap_servers": self._bootstrap, "group_id": group, "enable_auto_commit": False,
+            "auto_offset_reset": "earliest", "heartbeat_interval_ms": 300, "session_timeout_ms": 10000,
+            "allow_auto_create_topics": False, "fetch_max_wait_ms": 100, "request_timeout_ms": int(limit_s * 1000),
+        }, limit_s)
+
+    def group_offsets(self, group, topic):
+        listed = self._admin.list_group_offsets(group)[group]
+        return {p.partition: at.offset for p, at in listed.items() if p.topic == topic}
+
+    def is_refusal(self, problem):
+        return isinstance(problem, BrokerResponseError) and not isinstance(problem, UnknownTopicOrPartitionError)
+
+
+def _on(topic, partitions):
+    return [TopicPartition(topic, partition) for partition in partitions]
+
+
+def _bytes(text):
+    return None if text is None else text.encode()
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    main(KafkaPython)
