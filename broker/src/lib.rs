@@ -1,1 +1,20 @@
-//! broker
+//! The server: configuration, listeners, wiring, shutdown, and the admin port.
+//!
+//! This crate knows how the parts fit together and how they begin and end. It knows nothing of what
+//! is inside of them: no frame of Kafka's, no page, no stamp.
+//!
+//! [`Config::load`] reads what is asked for, [`Broker::start`] makes it run, and [`run`] is both ends
+//! of a process: it waits for signals and for a store that stops.
+mod admin;
+mod broker;
+mod config;
+mod listen;
+pub mod logging;
+mod metrics;
+mod process;
+mod run;
+mod status;
+
+pub use broker::{Broker, Running};
+pub use config::{Config, Listen, Origin, Problem, Problems, Sources};
+pub use run::run;

@@ -8,7 +8,9 @@ The facts are the message schemas in Kafka's own client jar (`common/message/*Re
 jar of the Kafka version whose messages the `kafka-protocol` crate was generated from: for 0.18 that
 is 4.1.0. Tests compare the table with the crate, version by version, so a wrong jar does not pass.
 
-Left out: requests no broker listener accepts (KRaft's own), and those `kafka-protocol` lacks.
+Left out: requests no broker listener accepts (KRaft's own), those `kafka-protocol` lacks, and each
+newest version that Kafka calls unstable: `kafka-protocol` does not decode it, though for these its
+`ApiKey::valid_versions` says so.
 Whether a field may be null is left out too: a null announces nothing, and the decoder refuses it
 where it may not stand. Only a struct's null counts, for such a struct has a byte of its own.
 """
@@ -124,7 +126,8 @@ class Schema:
 
     def request(self, indent=1):
         message = self.message
-        span = versions(message["validVersions"])
+        low, high = versions(message["validVersions"])
+        span = low, high - message.get("latestVersionUnstable", False)
         since = versions(message["flexibleVersions"])[0]
         flexible = "NEVER" if since == EVER else since
         name = message["name"].removesuffix("Request")

@@ -1,8 +1,8 @@
 //! Looks at a request's body before `kafka-protocol` decodes it.
 //!
 //! That crate reserves memory for as many elements as an array announces, before it has read one:
-//! 57 bytes can ask for 500 GB, and the process aborts. [`check`] walks the body along the schemas of
-//! [`table`], and refuses what cannot be there. Of a body that it lets pass, these hold:
+//! 57 bytes can ask for 500 GB, and the process aborts. [`check`] walks the body along the schemas
+//! of [`table`], and refuses what cannot be there. Of a body that it lets pass, these hold:
 //!
 //! - every length and count, at every depth, is one that the body's own bytes bear out;
 //! - decoding it from a `bytes::Bytes` asks for no more memory than [`memory_bytes_max`] of its
@@ -70,12 +70,12 @@ pub(crate) enum Lie {
 
 /// What decoding may ask for, however short the body.
 const MEMORY_BYTES_MIN: usize = 1 << 20;
-/// And beyond that for each byte of the body. The worst that clients send are lists of short names,
-/// at 72 to 120 bytes for a name: those stay below 24. An empty name takes up to 48.
+/// And beyond that for each byte of the body. The most that a client could mean is 24, a list of
+/// topic names of one byte each; an empty name may take 40.
 const MEMORY_PER_BODY_BYTE: usize = 32;
 
 /// The memory that decoding a body may ask for, in all.
-pub(crate) fn memory_bytes_max(body_bytes: usize) -> usize {
+fn memory_bytes_max(body_bytes: usize) -> usize {
     MEMORY_BYTES_MIN + MEMORY_PER_BODY_BYTE * body_bytes
 }
 

@@ -35,7 +35,8 @@ enum Kind {
     Bool,
     OneOf(&'static [&'static str]),
     ListOf(&'static [&'static str]),
-    Text,
+    /// Of any words, also of none.
+    List,
 }
 
 /// The type names that Kafka's DescribeConfigs uses.
@@ -55,6 +56,20 @@ pub enum ConfigType {
     List,
 }
 
+impl ConfigType {
+    /// Kafka's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConfigType::Boolean => "BOOLEAN",
+            ConfigType::String => "STRING",
+            ConfigType::Int => "INT",
+            ConfigType::Long => "LONG",
+            ConfigType::Double => "DOUBLE",
+            ConfigType::List => "LIST",
+        }
+    }
+}
+
 const KEYS: &[(&str, &str, Kind)] = &[
     ("cleanup.policy", "delete", Kind::ListOf(&["delete", "compact"])),
     (
@@ -66,9 +81,9 @@ const KEYS: &[(&str, &str, Kind)] = &[
     ("file.delete.delay.ms", "60000", Kind::Long { min: 0 }),
     ("flush.messages", "9223372036854775807", Kind::Long { min: 1 }),
     ("flush.ms", "9223372036854775807", Kind::Long { min: 0 }),
-    ("follower.replication.throttled.replicas", "", Kind::Text),
+    ("follower.replication.throttled.replicas", "", Kind::List),
     ("index.interval.bytes", "4096", Kind::Int { min: 0 }),
-    ("leader.replication.throttled.replicas", "", Kind::Text),
+    ("leader.replication.throttled.replicas", "", Kind::List),
     ("local.retention.bytes", "-2", Kind::Long { min: -2 }),
     ("local.retention.ms", "-2", Kind::Long { min: -2 }),
     ("max.compaction.lag.ms", "9223372036854775807", Kind::Long { min: 1 }),
@@ -98,8 +113,8 @@ pub fn topic_config_keys() -> impl Iterator<Item = (&'static str, &'static str, 
             Kind::Int { .. } => ConfigType::Int,
             Kind::Ratio => ConfigType::Double,
             Kind::Bool => ConfigType::Boolean,
-            Kind::OneOf(_) | Kind::Text => ConfigType::String,
-            Kind::ListOf(_) => ConfigType::List,
+            Kind::OneOf(_) => ConfigType::String,
+            Kind::ListOf(_) | Kind::List => ConfigType::List,
         };
         (*name, *default, config_type)
     })

@@ -25,6 +25,6 @@ pub use namespace::event::{Event, OffsetCommit};
 pub use namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use seek::{Found, SeekError, TopicView, View, When};
 
-pub use storage::{Durability, Head, Offset, Payload, Piece, PieceData};
 pub use storage::journal::Segment;
 pub use storage::log::Watcher;
+pub use storage::{Durability, Head, Offset, Payload, Piece, PieceData};

@@ -7,7 +7,7 @@ use hlc::Hlc;
 use crate::disk::Disk;
 use crate::journal::{Damage, FRAME_BYTES, Frame, FrameError, RecoverError, Segment, Visit, walk};
 use crate::log::LogId;
-use crate::timekeeper::{BOUND_FILE, Bound, read_slots};
+use crate::timekeeper::{Bound, BoundError, BoundFile};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -36,11 +36,11 @@ pub struct Report {
 /// The disk fails.
 pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> Result<Report, RecoverError> {
     let mut report = Report::default();
-    let slots = match disk.open(BOUND_FILE) {
-        Ok(file) => read_slots(&*file)?,
-        Err(_) => [None; 2],
-    };
-    report.bound = slots.into_iter().flatten().max_by_key(|slot| slot.sequence);
+    match BoundFile::read(disk) {
+        Ok(bound) => report.bound = bound,
+        Err(BoundError::Disk(error)) => return Err(error.into()),
+        Err(error) => report.problems.push(error.to_string()),
+    }
     let mut checker = Checker { report: &mut report, progress };
     let walked = match walk(disk, 0, &mut checker) {
         Ok(walked) => walked,
@@ -60,12 +60,12 @@ pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> Result<Report, R
         };
         let damage = Damage { file, position: walked.end, synced_to: known, reason };
         report.problems.push(damage.to_string());
-    } else if walked.bad.is_some() {
-        report.torn_bytes = walked.limit.saturating_sub(walked.end);
+    } else {
+        report.torn_bytes = walked.torn_bytes()?;
     }
     match report.bound {
-        None if report.frames > 0 => {
-            report.problems.push("the bound file is missing or unreadable".to_owned());
+        None if !walked.is_empty() && report.problems.is_empty() => {
+            report.problems.push("the bound file is missing or empty".to_owned());
         }
         Some(bound) if walked.last >= bound.bound => report.problems.push(format!(
             "a stamp lies at or above the persisted bound. stamp={}, bound={}",

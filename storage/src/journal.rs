@@ -14,8 +14,8 @@ mod recover;
 mod segment;
 mod writer;
 
-pub use frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN, padded};
+pub use frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX, padded};
 pub(crate) use recover::synced_behind;
-pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, recover, walk};
+pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, settle, walk};
 pub use segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name};
 pub(crate) use writer::{Journal, WriteError};

@@ -17,12 +17,12 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
 use crate::journal::{
-    FRAME_BYTES, Frame, Journal, RecoverError, Segment, Segments, Visit, WriteError, padded,
-    recover,
+    FRAME_BYTES, Frame, Journal, PAYLOAD_BYTES_MAX, RecoverError, Segment, Segments, Visit,
+    WriteError, padded, settle, walk,
 };
 use crate::log::{Entry, Log, LogId, Offset};
 use crate::tail::{Payload, Tail};
-use crate::timekeeper::{BoundFile, Keeper, TimeError, Timekeeper};
+use crate::timekeeper::{BoundError, BoundFile, Keeper, TimeError, Timekeeper};
 
 /// A group is closed once it holds this many bytes of payload.
 const GROUP_BYTES: u64 = 16 << 20;
@@ -165,9 +165,22 @@ pub enum OpenError {
     Recover(#[from] RecoverError),
     /// The bound file is gone although there is a journal.
     #[error(
-        "the bound file is missing or unreadable although the journal is not empty: promises about the past are not known any more. Restore journal/bound from a backup"
+        "journal/bound is missing or empty although there is a journal: promises about the past are not known any more; nothing was changed. Restore the whole data directory from a backup"
     )]
     BoundLost,
+    /// The bound file is not the one that was written beside this journal.
+    #[error(
+        "journal/bound is older than the journal: promises about the past are not known any more. bound={bound}, stamp={stamp}; nothing was changed. Restore the whole data directory from a backup, not single files"
+    )]
+    BoundStale {
+        /// What it says.
+        bound: Hlc,
+        /// The last stamp in the journal, which should lie below.
+        stamp: Hlc,
+    },
+    /// The bound file cannot be read.
+    #[error(transparent)]
+    Bound(#[from] BoundError),
     /// The disk failed.
     #[error("open store: {0}")]
     Disk(#[from] io::Error),
@@ -227,7 +240,7 @@ pub struct Stats {
     pub appends: AtomicU64,
     /// Bytes of journal written, headers included.
     pub bytes: AtomicU64,
-    /// Bytes of payload held in memory.
+    /// Bytes that payloads in memory take, with what it takes to hold them.
     pub tail_bytes: AtomicU64,
     /// The journal's end.
     pub journal_end: AtomicU64,
@@ -269,13 +282,19 @@ impl<S: Stage> Store<S> {
         stage: impl FnOnce(&mut R) -> S,
         advanced: impl Fn() + Send + Sync + 'static,
     ) -> Result<Store<S>, OpenError> {
-        let (bound_file, bound) = BoundFile::open(&*disk)?;
+        let bound = BoundFile::read(&*disk)?;
         let newest = bound.unwrap_or_default();
         let mut index = Index { replay, logs: HashMap::new() };
-        let recovered = recover(&*disk, newest.synced_to, &mut index)?;
-        if bound.is_none() && recovered.end > 0 {
+        let walked = walk(&*disk, newest.synced_to, &mut index)?;
+        // The bound is written before the first segment is made.
+        if bound.is_none() && !walked.is_empty() {
             return Err(OpenError::BoundLost);
         }
+        if walked.last >= newest.bound && walked.last > Hlc::ZERO {
+            return Err(OpenError::BoundStale { bound: newest.bound, stamp: walked.last });
+        }
+        let recovered = settle(&*disk, walked, newest.synced_to)?;
+        let bound_file = BoundFile::open(&*disk, bound)?;
         if recovered.torn_bytes > 0 {
             tracing::warn!(
                 bytes = recovered.torn_bytes,
@@ -297,7 +316,7 @@ impl<S: Stage> Store<S> {
                 (id, Arc::new(log))
             })
             .collect();
-        let floor = newest.bound.previous().max(recovered.last);
+        let floor = newest.bound.previous();
         let (timekeeper, keeper) = Timekeeper::start(
             bound_file,
             floor,
@@ -376,15 +395,26 @@ impl<S: Stage> Store<S> {
     }
 
     /// Appends all of `appends`, in order, in one group; then calls `done` on the writer's thread,
-    /// with one result each. Calls of `done` come in append order.
+    /// with one result each. Calls of `done` come in append order. A store that has stopped or is
+    /// closing calls `done` at once, on this thread.
     ///
     /// Bounding what is on its way is the caller's business.
+    ///
+    /// # Panics
+    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`]: recovery would take it for damage.
     pub fn append(
         &self,
         appends: Vec<Append<S::Note>>,
         durability: Durability,
         done: impl FnOnce(Results<S::Refusal>) + Send + 'static,
     ) {
+        for append in &appends {
+            let length = append.payload.len();
+            assert!(
+                length <= PAYLOAD_BYTES_MAX as usize,
+                "no payload is longer than {PAYLOAD_BYTES_MAX} bytes: {length}"
+            );
+        }
         let mut state = self.shared.queue.state.lock();
         let why = match (&state.stopped, state.closing) {
             (Some(why), _) => Some(Arc::clone(why)),
@@ -405,11 +435,17 @@ impl<S: Stage> Store<S> {
         }
     }
 
-    /// Completes what is queued, syncs the journal, and closes the bound file.
+    /// Completes what is queued, syncs the journal, and closes the bound file. Called by a
+    /// completion, on the writer's own thread, it does not wait for that.
     pub fn close(&self) {
         self.shared.queue.state.lock().closing = true;
         self.shared.queue.filled.notify_all();
-        for thread in self.threads.lock().drain(..) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let here = std::thread::current().id();
+        if threads.iter().any(|thread| thread.thread().id() == here) {
+            return;
+        }
+        for thread in threads {
             // A panic there was an invariant lost, and has aborted the process or will be reported
             // by its own message.
             let _ = thread.join();

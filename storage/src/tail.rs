@@ -88,6 +88,10 @@ impl Payload {
     }
 }
 
+/// What a payload in memory takes besides its bytes: many small ones would else exceed the budget
+/// many times over.
+const PAYLOAD_OVERHEAD_BYTES: usize = size_of::<Payload>() + size_of::<(Arc<Log>, usize)>();
+
 /// Which payloads are in memory, oldest first, under one budget.
 pub(crate) struct Tail {
     order: VecDeque<(Arc<Log>, usize)>,
@@ -103,6 +107,7 @@ impl Tail {
     /// Counts a payload that was just published in `log`, and lets the oldest go while the budget
     /// is exceeded.
     pub(crate) fn admit(&mut self, log: &Arc<Log>, bytes: usize) {
+        let bytes = bytes + PAYLOAD_OVERHEAD_BYTES;
         self.order.push_back((Arc::clone(log), bytes));
         self.held_bytes += bytes;
         while self.held_bytes > self.budget_bytes {

@@ -5,15 +5,15 @@
 //! - While a group of appends is between its first stamp and being visible, the frontier stays below
 //!   that stamp.
 //!
-//! The bound lies in one small file of two slots, written in turn, so that a torn write leaves the
-//! other. A thread renews it ahead of need while stamps are being asked for; an idle store writes
+//! The bound lies in one small file of two slots, written in turn, so that a write that fails leaves
+//! the other. A thread renews it ahead of need while stamps are being asked for; an idle store writes
 //! nothing.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hlc::{Clock, ClockError, ClockOptions, Cut, Fence, Hlc, WallClock};
+use hlc::{Clock, ClockError, ClockOptions, Cut, Fence, Hlc, Reading, WallClock};
 use parking_lot::{Condvar, Mutex};
 
 use crate::disk::{Disk, DiskFile};
@@ -51,7 +51,7 @@ impl Bound {
         bytes
     }
 
-    /// Reads a slot; `None` if it is torn or was never written.
+    /// Reads a slot; `None` if it is damaged or was never written.
     pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Bound> {
         let u64_at = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a slot"))
@@ -72,12 +72,55 @@ pub struct BoundFile {
     newest: Bound,
 }
 
+/// Why the bound file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BoundError {
+    /// A slot holds something that is no bound. A crash leaves a slot as it was or as it was to be,
+    /// for it lies within one sector; so what it said may have been promised on.
+    #[error(
+        "journal/bound is damaged: promises about the past are not known any more. position={position}; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over that position, and start again a minute later; else restore the whole data directory from a backup"
+    )]
+    Damaged {
+        /// Where in the file the slot lies.
+        position: u64,
+    },
+    /// The disk failed.
+    #[error("read journal/bound: {0}")]
+    Disk(#[from] io::Error),
+}
+
 impl BoundFile {
-    /// Opens or creates it. The second value is `None` for a new store.
+    /// What the bound file says; `None` if there is none yet, or nothing in it.
     ///
     /// # Errors
-    /// The disk fails; or the file is there and neither slot can be read.
-    pub fn open(disk: &dyn Disk) -> io::Result<(BoundFile, Option<Bound>)> {
+    /// [`BoundError`].
+    pub fn read(disk: &dyn Disk) -> Result<Option<Bound>, BoundError> {
+        let file = match disk.open(BOUND_FILE) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut newest: Option<Bound> = None;
+        for (index, slot) in read_slots(&*file)?.into_iter().enumerate() {
+            match slot {
+                Slot::Empty => {}
+                Slot::Damaged => {
+                    return Err(BoundError::Damaged { position: index as u64 * SLOT_STRIDE });
+                }
+                Slot::Whole(bound) if newest.is_none_or(|seen| seen.sequence < bound.sequence) => {
+                    newest = Some(bound);
+                }
+                Slot::Whole(_) => {}
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Opens or creates it, to be written after `newest`.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn open(disk: &dyn Disk, newest: Option<Bound>) -> io::Result<BoundFile> {
         let file = match disk.open(BOUND_FILE) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -87,9 +130,7 @@ impl BoundFile {
             }
             Err(error) => return Err(error),
         };
-        let slots: Vec<Bound> = read_slots(&*file)?.into_iter().flatten().collect();
-        let newest = slots.into_iter().max_by_key(|slot| slot.sequence);
-        Ok((BoundFile { file, newest: newest.unwrap_or_default() }, newest))
+        Ok(BoundFile { file, newest: newest.unwrap_or_default() })
     }
 
     /// Puts `bound` on stable storage.
@@ -104,16 +145,31 @@ impl BoundFile {
     }
 }
 
+/// What a slot of a bound file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Never written.
+    Empty,
+    /// A bound.
+    Whole(Bound),
+    /// Something else.
+    Damaged,
+}
+
 /// Both slots of a bound file.
 ///
 /// # Errors
 /// The disk fails.
-pub fn read_slots(file: &dyn DiskFile) -> io::Result<[Option<Bound>; 2]> {
-    let mut slots = [None; 2];
+pub fn read_slots(file: &dyn DiskFile) -> io::Result<[Slot; 2]> {
+    let mut slots = [Slot::Empty; 2];
     for (index, slot) in slots.iter_mut().enumerate() {
         let mut bytes = [0; SLOT_BYTES];
-        let whole = file.read_at(&mut bytes, index as u64 * SLOT_STRIDE)? == SLOT_BYTES;
-        *slot = whole.then(|| Bound::decode(&bytes)).flatten();
+        file.read_at(&mut bytes, index as u64 * SLOT_STRIDE)?;
+        *slot = match Bound::decode(&bytes) {
+            Some(bound) => Slot::Whole(bound),
+            None if bytes == [0; SLOT_BYTES] => Slot::Empty,
+            None => Slot::Damaged,
+        };
     }
     Ok(slots)
 }
@@ -136,6 +192,17 @@ struct State {
     renewal: Renewal,
     synced_to: u64,
     closing: bool,
+}
+
+impl State {
+    /// Closes the clock. While the store closes, only repeats what was promised: the bound on disk
+    /// is about to fall to that.
+    fn promise(&mut self, reading: Reading) -> Hlc {
+        if !self.closing {
+            self.clock.close(reading);
+        }
+        self.clock.last()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,7 +266,7 @@ impl Timekeeper {
     pub(crate) fn begin(&self) {
         let mut state = self.state.lock();
         assert!(state.in_flight.is_none(), "one group is on its way at a time");
-        let promised = state.clock.close(self.wall.read());
+        let promised = state.promise(self.wall.read());
         state.in_flight = Some(promised.next());
     }
 
@@ -207,6 +274,7 @@ impl Timekeeper {
     pub(crate) fn stamp(&self) -> Result<Hlc, TimeError> {
         let mut state = self.state.lock();
         assert!(state.in_flight.is_some(), "a stamp belongs to a group");
+        let mut asked = false;
         loop {
             let reading = self.wall.read();
             match state.clock.now(reading) {
@@ -217,12 +285,12 @@ impl Timekeeper {
                     return Ok(stamp);
                 }
                 Err(ClockError::BoundReached { .. }) => {
-                    if let Renewal::Failed(why) = &state.renewal {
-                        let why = why.clone();
-                        self.want_renewal(&mut state);
-                        return Err(TimeError::Bound(why));
+                    // A failure of long ago says nothing of the disk now: only one after asking.
+                    if let (true, Renewal::Failed(why)) = (asked, &state.renewal) {
+                        return Err(TimeError::Bound(why.clone()));
                     }
                     self.want_renewal(&mut state);
+                    asked = true;
                     self.changed.wait(&mut state);
                 }
                 Err(ClockError::Fenced(fence)) => return Err(TimeError::Fenced(fence)),
@@ -252,8 +320,8 @@ impl Timekeeper {
     pub fn frontier(&self) -> Hlc {
         let mut state = self.state.lock();
         let reading = self.wall.read();
-        let promised = state.clock.close(reading);
-        if state.clock.bound_due(reading).is_some() {
+        let promised = state.promise(reading);
+        if !state.closing && state.clock.bound_due(reading).is_some() {
             self.want_renewal(&mut state);
         }
         match state.in_flight {
@@ -286,7 +354,7 @@ impl Timekeeper {
     /// Why no stamps are issued, if so.
     pub fn fence(&self) -> Option<Fence> {
         let mut state = self.state.lock();
-        state.clock.close(self.wall.read());
+        state.promise(self.wall.read());
         state.clock.fence()
     }
 

@@ -64,18 +64,18 @@ pub(super) static REQUESTS: &[Request] = &[
         bool("include_cluster_authorized_operations").since(8).until(10),
         bool("include_topic_authorized_operations").since(8),
     ]),
-    request(8, "OffsetCommit", (2, 10), 8, &[
+    request(8, "OffsetCommit", (2, 9), 8, &[
         string("group_id"), int32("generation_id_or_member_epoch"), string("member_id"),
         string("group_instance_id").since(7), int64("retention_time_ms").until(4),
         array::<offset_commit_request::OffsetCommitRequestTopic>("topics", &[
-            string("name").until(9), uuid("topic_id").since(10),
+            string("name"),
             array::<offset_commit_request::OffsetCommitRequestPartition>("partitions", &[
                 int32("partition_index"), int64("committed_offset"),
                 int32("committed_leader_epoch").since(6), string("committed_metadata"),
             ]),
         ]),
     ]),
-    request(9, "OffsetFetch", (1, 10), 6, &[
+    request(9, "OffsetFetch", (1, 9), 6, &[
         string("group_id").until(7),
         array::<offset_fetch_request::OffsetFetchRequestTopic>("topics", &[
             string("name"), int32s("partition_indexes"),
@@ -83,7 +83,7 @@ pub(super) static REQUESTS: &[Request] = &[
         array::<offset_fetch_request::OffsetFetchRequestGroup>("groups", &[
             string("group_id"), string("member_id").since(9), int32("member_epoch").since(9),
             array::<offset_fetch_request::OffsetFetchRequestTopics>("topics", &[
-                string("name").until(9), uuid("topic_id").since(10), int32s("partition_indexes"),
+                string("name"), int32s("partition_indexes"),
             ]),
         ]).since(8),
         bool("require_stable").since(7),
@@ -156,10 +156,9 @@ pub(super) static REQUESTS: &[Request] = &[
         ]),
         int32("timeout_ms"),
     ]),
-    request(22, "InitProducerId", (0, 6), 2, &[
+    request(22, "InitProducerId", (0, 5), 2, &[
         string("transactional_id"), int32("transaction_timeout_ms"), int64("producer_id").since(3),
-        int16("producer_epoch").since(3), bool("enable2_pc").since(6),
-        bool("keep_prepared_txn").since(6),
+        int16("producer_epoch").since(3),
     ]),
     request(23, "OffsetForLeaderEpoch", (2, 4), 4, &[
         int32("replica_id").since(3),

@@ -7,6 +7,8 @@ use super::{BadBody, Lie, memory_bytes_max};
 const FIRST_UNKNOWN_TAG_BYTES: usize = 512;
 /// Each further one takes at most a fifth of a leaf and a thirtieth of an inner node: 98 bytes.
 const UNKNOWN_TAG_BYTES: usize = 112;
+/// The count of tagged fields, where there are none.
+const NO_TAGS_BYTES: usize = 1;
 /// A tag and a size.
 const SMALLEST_TAGGED_BYTES: usize = 2;
 
@@ -21,10 +23,11 @@ pub(super) struct Walk<'a> {
     is_flexible: bool,
 }
 
-/// The least that a struct takes on the wire.
-struct Extent {
-    bytes: usize,
-    /// It takes exactly that.
+/// What an element takes on the wire.
+pub(super) struct Extent {
+    /// At least.
+    pub(super) bytes: usize,
+    /// The least is also the most, but for the tagged fields that may end it.
     is_fixed: bool,
 }
 
@@ -97,21 +100,29 @@ impl<'a> Walk<'a> {
             return Err(self.lie(Lie::Count, count as i64));
         }
         self.charge(count * element_bytes)?;
-        if smallest.is_fixed {
-            return self.skip(count * smallest.bytes);
-        }
-        (0..count).try_for_each(|index| self.element(of).map_err(|bad| bad.at(index)))
-    }
-
-    fn element(&mut self, of: &Element) -> Result<(), BadBody> {
         match *of {
-            Element::Fixed(bytes) => self.skip(bytes),
-            Element::String => self.string(),
-            Element::Struct(fields) => self.fields(fields),
+            Element::Fixed(bytes) => self.skip(count * bytes),
+            Element::String => self.each(count, |walk| walk.string()),
+            Element::Struct(_) if smallest.is_fixed && !self.is_flexible => {
+                self.skip(count * smallest.bytes)
+            }
+            Element::Struct(fields) if smallest.is_fixed => self.each(count, |walk| {
+                walk.skip(smallest.bytes - NO_TAGS_BYTES)?;
+                walk.tagged(fields)
+            }),
+            Element::Struct(fields) => self.each(count, |walk| walk.fields(fields)),
         }
     }
 
-    fn smallest_element(&self, of: &Element) -> Extent {
+    fn each(
+        &mut self,
+        count: usize,
+        element: impl Fn(&mut Self) -> Result<(), BadBody>,
+    ) -> Result<(), BadBody> {
+        (0..count).try_for_each(|index| element(self).map_err(|bad| bad.at(index)))
+    }
+
+    pub(super) fn smallest_element(&self, of: &Element) -> Extent {
         match *of {
             Element::Fixed(bytes) => Extent { bytes, is_fixed: true },
             Element::String => Extent { bytes: self.prefix_bytes(2), is_fixed: false },
@@ -121,7 +132,8 @@ impl<'a> Walk<'a> {
 
     /// As deep as structs stand in structs: an array is at its smallest when it is empty.
     fn smallest(&self, fields: Fields) -> Extent {
-        let mut sum = Extent { bytes: usize::from(self.is_flexible), is_fixed: !self.is_flexible };
+        let tags = if self.is_flexible { NO_TAGS_BYTES } else { 0 };
+        let mut sum = Extent { bytes: tags, is_fixed: true };
         for field in fields.iter().filter(|field| field.is_plain_in(self.version)) {
             let (bytes, is_fixed) = match field.kind {
                 Kind::Fixed(bytes) => (bytes, true),
@@ -131,7 +143,7 @@ impl<'a> Walk<'a> {
                 Kind::Nullable(_) => (1, false),
                 Kind::Inline(fields) => {
                     let inner = self.smallest(fields);
-                    (inner.bytes, inner.is_fixed)
+                    (inner.bytes, inner.is_fixed && !self.is_flexible)
                 }
             };
             sum.bytes += bytes;

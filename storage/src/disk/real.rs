@@ -19,12 +19,16 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// The directory `directory`, made if it is not there.
+    /// The directory `directory`, made if it is not there; its name is on stable storage then, for
+    /// files whose directory a crash loses are lost with it.
     ///
     /// # Errors
     /// It cannot be made.
     pub fn open(directory: &Path) -> io::Result<RealDisk> {
         fs::create_dir_all(directory)?;
+        if let Some(parent) = fs::canonicalize(directory)?.parent() {
+            File::open(parent)?.sync_all()?;
+        }
         Ok(RealDisk { directory: directory.to_owned() })
     }
 }

@@ -12,7 +12,7 @@ pub const PAYLOAD_ALIGN: u64 = 8;
 /// The first four bytes of each frame: "FFJ1".
 const MAGIC: u32 = u32::from_le_bytes(*b"FFJ1");
 /// No payload is longer than this: a longer length is damage, not a reason to allocate.
-const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
+pub const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
 
 /// What the header of a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,9 @@ pub enum FrameError {
     /// The payload's checksum does not match.
     #[error("the payload's checksum does not match")]
     Payload,
+    /// The header of the segment is not whole, although frames were written behind it.
+    #[error("the segment's header is not whole")]
+    Segment,
     /// The file ends before the frame does.
     #[error("the file ends inside the frame")]
     Short,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use super::frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN};
-use super::segment::{Segment, start_of};
+use super::segment::{SEGMENT_HEADER_BYTES, Segment, start_of};
 use crate::disk::Disk;
 use crate::tail::HEAD_BYTES_MAX;
 
@@ -121,6 +121,44 @@ pub struct Walked {
     pub limit: u64,
 }
 
+impl Walked {
+    /// Whether there is not even the beginning of a journal.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.headless.is_empty()
+    }
+
+    /// How many bytes a crash left behind the last good frame: up to the last that is not zero, for
+    /// zeros are written ahead of frames.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn torn_bytes(&self) -> io::Result<u64> {
+        for segment in self.segments.iter().rev() {
+            let from = segment.start.max(self.end);
+            if let Some(last) = last_written(segment, from)? {
+                return Ok(last + 1 - self.end);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// The position of the last byte of `segment` at or behind `from` that is not zero.
+fn last_written(segment: &Segment, from: u64) -> io::Result<Option<u64>> {
+    let mut until = segment.limit()?;
+    let mut bytes = vec![0; WINDOW_BYTES];
+    while from < until {
+        let start = from.max(until.saturating_sub(WINDOW_BYTES as u64));
+        let bytes = &mut bytes[..(until - start) as usize];
+        segment.read_exact(bytes, start)?;
+        if let Some(index) = bytes.iter().rposition(|byte| *byte != 0) {
+            return Ok(Some(start + index as u64));
+        }
+        until = start;
+    }
+    Ok(None)
+}
+
 /// Walks over all frames up to the first bad one. Payloads that begin below `trusted_to` are not
 /// read, only their headers; later ones are checked whole.
 ///
@@ -141,12 +179,19 @@ pub fn walk(
     for (start, name) in starts {
         match Segment::open(disk, &name, start)? {
             Some(segment) => segments.push(Arc::new(segment)),
+            // A header is on stable storage before the first frame is written.
+            None if disk.open(&name)?.length()? > SEGMENT_HEADER_BYTES => {
+                let (position, synced_to) = (start, trusted_to.max(start));
+                let reason = FrameError::Segment;
+                let damage = Damage { file: name, position, synced_to, reason };
+                return Err(RecoverError::Damaged(damage));
+            }
             None => headless.push(name),
         }
     }
     let mut walked = Walked {
-        end: segments.first().map_or(0, |segment: &Arc<Segment>| segment.start),
-        limit: segments.last().map_or(Ok(0), |segment| segment.limit())?,
+        end: 0,
+        limit: segments.last().map_or(Ok(0), |segment: &Arc<Segment>| segment.limit())?,
         segments,
         headless,
         last: Hlc::ZERO,
@@ -218,7 +263,6 @@ fn scan(
         walked.end = frame.end(position);
         window.follow(u64::from(frame.length));
     }
-    walked.end = walked.end.min(limit).max(walked.end);
     Ok(None)
 }
 
@@ -287,18 +331,18 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
     Ok(synced_to)
 }
 
-/// Reads the journal back and cuts off what a crash left unfinished.
+/// Cuts off what a crash left unfinished behind the last good frame of a journal that was walked
+/// over, and puts the rest on stable storage.
 ///
 /// `synced_to` is what the bound file knew to be on stable storage.
 ///
 /// # Errors
-/// [`RecoverError`]; nothing was changed then.
-pub fn recover(
+/// [`RecoverError`]; nothing was changed then, unless it is the disk that failed.
+pub fn settle(
     disk: &dyn Disk,
+    walked: Walked,
     synced_to: u64,
-    visit: &mut dyn Visit,
 ) -> Result<Recovered, RecoverError> {
-    let walked = walk(disk, synced_to, visit)?;
     let known = synced_behind(&walked)?.max(synced_to);
     if walked.end < known {
         let last = walked.segments.last().map(|segment| segment.name.clone());
@@ -309,12 +353,12 @@ pub fn recover(
         let damage = Damage { file, position: walked.end, synced_to: known, reason };
         return Err(RecoverError::Damaged(damage));
     }
-    cut_off(disk, walked)
+    cut_off(disk, walked, synced_to)
 }
 
-fn cut_off(disk: &dyn Disk, walked: Walked) -> Result<Recovered, RecoverError> {
-    let Walked { mut segments, headless, end, last, bad, limit } = walked;
-    let torn_bytes = if bad.is_some() { limit.saturating_sub(end) } else { 0 };
+fn cut_off(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered, RecoverError> {
+    let torn_bytes = walked.torn_bytes()?;
+    let Walked { mut segments, headless, end, last, .. } = walked;
     // A segment whose header is torn was being created when the machine stopped: nothing is in it.
     for name in headless {
         disk.remove(&name)?;
@@ -327,11 +371,17 @@ fn cut_off(disk: &dyn Disk, walked: Walked) -> Result<Recovered, RecoverError> {
     // Always: the life before may have ended between creating a file and syncing its name.
     disk.sync_names()?;
     if let Some(segment) = segments.last() {
-        // Always: what was found readable may still be only in the page cache of the life before,
-        // and zeros written ahead are cut off with the rest.
+        // Zeros written ahead are cut off with the rest.
         let (file, at) = segment.place(end);
         file.truncate(at)?;
-        file.sync()?;
+    }
+    // What was found readable may still be only in the page cache of the life before, in sealed
+    // segments as well as in the last: from here on it counts as synced.
+    for (index, segment) in segments.iter().enumerate() {
+        let next = segments.get(index + 1).map_or(u64::MAX, |next| next.start);
+        if next > synced_to {
+            segment.file().sync()?;
+        }
     }
     Ok(Recovered { segments, end, last, torn_bytes })
 }

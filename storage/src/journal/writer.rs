@@ -211,12 +211,14 @@ impl Journal {
         self.abandon();
         let (file, at) = current.place(self.end);
         self.zeroed_to = self.end;
-        match file.truncate(at).and_then(|()| file.sync()) {
+        let broken = |source| WriteError::Broken { doing: "withdraw a failed write", source };
+        // Sealed segments with it: else it would be no truth that everything below is synced.
+        match file.truncate(at).map_err(broken).and_then(|()| self.sync_files()) {
             Ok(()) => {
                 self.synced_to = self.end;
                 WriteError::Refused(error)
             }
-            Err(source) => WriteError::Broken { doing: "withdraw a failed write", source },
+            Err(broken) => broken,
         }
     }
 

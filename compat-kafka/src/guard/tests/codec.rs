@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use kafka_protocol::messages::*;
-use kafka_protocol::protocol::{Encodable, Request};
+use kafka_protocol::protocol::{Encodable, Request, VersionRange};
 
 pub(super) struct Codec {
     pub(super) api_key: i16,
+    /// Those that the decoder takes.
+    pub(super) versions: VersionRange,
     /// The type's `Default`, encoded.
     pub(super) default: fn(version: i16) -> Vec<u8>,
     /// Takes a body off the front, and encodes it anew; `None` where the decoder refuses.
@@ -27,6 +29,7 @@ pub(super) fn encoded(message: &impl Encodable, version: i16) -> Vec<u8> {
 const fn of<R: Request + Default>() -> Codec {
     Codec {
         api_key: R::KEY,
+        versions: R::VERSIONS,
         default: |version| encoded(&R::default(), version),
         again: |body, version| R::decode(body, version).ok().map(|body| encoded(&body, version)),
         decodes: |body, version| R::decode(body, version).is_ok(),

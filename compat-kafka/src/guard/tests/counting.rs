@@ -25,7 +25,8 @@ fn count(bytes: usize) {
     let _ = ASKED_BYTES.try_with(|asked| asked.set(asked.get() + bytes));
 }
 
-// SAFETY: all is handed to `System` as it came, which keeps the contract; counting allocates nothing.
+// SAFETY: all is handed to `System` as it came, which keeps the contract; counting allocates
+// nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());

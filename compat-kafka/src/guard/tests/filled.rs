@@ -58,7 +58,8 @@ struct Filler {
 
 impl Filler {
     fn fields(&mut self, fields: Fields) {
-        for field in fields.iter().filter(|field| field.is_plain_in(self.version)) {
+        let version = self.version;
+        for field in fields.iter().filter(|field| field.is_plain_in(version)) {
             self.value(&field.kind);
         }
         if self.is_flexible {
@@ -127,10 +128,9 @@ impl Filler {
         let base = self.out.body.len();
         self.out.body.extend(inner.body);
         let moved = inner.announced.into_iter();
-        self.out.announced.extend(moved.map(|Announced { at, width }| Announced {
-            at: base + at,
-            width,
-        }));
+        self.out
+            .announced
+            .extend(moved.map(|Announced { at, width }| Announced { at: base + at, width }));
     }
 
     fn text_of_tag(&mut self) {

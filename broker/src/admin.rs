@@ -1,0 +1,78 @@
+//! The admin port: health, readiness, metrics, and confirming the clock.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::metrics;
+use crate::status::{Status, Why};
+
+type Shared = State<Arc<Status>>;
+
+/// Answers until `stop` turns true, and then whatever was asked before.
+pub(crate) async fn serve(
+    status: Arc<Status>,
+    listener: TcpListener,
+    mut stop: watch::Receiver<bool>,
+) {
+    let routes = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(read_metrics))
+        .route("/clock/confirm", post(confirm_clock))
+        .with_state(status);
+    let stopped = async move {
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stopped).await {
+        tracing::error!(%error, "the admin port ended");
+    }
+}
+
+async fn healthz(State(status): Shared) -> Response {
+    verdict(status.health())
+}
+
+async fn readyz(State(status): Shared) -> Response {
+    verdict(status.readiness())
+}
+
+fn verdict(verdict: Result<(), Why>) -> Response {
+    match verdict {
+        Ok(()) => "ok\n".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    }
+}
+
+async fn read_metrics(State(status): Shared) -> Response {
+    // It counts the catalog's groups, on disk.
+    match tokio::task::spawn_blocking(move || metrics::text(&status)).await {
+        Ok(Ok(text)) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Ok(Err(_)) | Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn confirm_clock(State(status): Shared, headers: HeaderMap) -> Response {
+    // A browser says which page asks: no page has any business with a clock.
+    if headers.contains_key(header::ORIGIN) {
+        return (StatusCode::FORBIDDEN, "not for web pages\n").into_response();
+    }
+    let Some(parts) = status.parts() else {
+        return verdict(Err("starting: there is no clock yet".to_owned()));
+    };
+    let timekeeper = parts.engine.timekeeper();
+    timekeeper.confirm();
+    match timekeeper.fence() {
+        Some(fence) => (StatusCode::CONFLICT, format!("still fenced: {fence}\n")).into_response(),
+        None => {
+            tracing::info!("an operator confirmed the clock");
+            "confirmed\n".into_response()
+        }
+    }
+}

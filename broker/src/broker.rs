@@ -1,0 +1,232 @@
+//! Starting the parts in order, and ending them in the opposite one.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
+use engine::{Engine, EngineOptions};
+use hlc::OsClock;
+use storage::Home;
+use storage::disk::RealDisk;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use crate::admin;
+use crate::config::Config;
+use crate::listen::take;
+use crate::status::{Parts, Status};
+
+/// How long connections are given to end. Kafka's face bounds this itself; this bounds Kafka's face.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// How long the admin port is given to finish its last answers.
+const ADMIN_DRAIN_MAX: Duration = Duration::from_secs(1);
+/// How often the store is asked whether it has stopped. It tells nobody by itself.
+const STORE_LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The server.
+#[derive(Debug)]
+pub struct Broker;
+
+/// A listener, and the task that answers there.
+#[derive(Debug)]
+struct Door {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Running {
+    status: Arc<Status>,
+    engine: Arc<Engine>,
+    kafka: Arc<Kafka>,
+    kafka_door: Option<Door>,
+    admin_door: Option<Door>,
+    /// Held until everything in it is closed.
+    home: Home,
+}
+
+impl Broker {
+    /// Takes the ports and the data directory, reads the journal back, and serves. The admin port
+    /// answers from the beginning; clients can connect from the end.
+    ///
+    /// # Errors
+    /// What stands in the way, and what to do about it.
+    pub async fn start(config: Config) -> anyhow::Result<Running> {
+        let Config { data_dir, mut engine, mut kafka_face, .. } = config;
+        let kafka_port = take(&config.kafka, "Kafka's clients", "--kafka").await?;
+        let admin_port = take(&config.http, "operators", "--http").await?;
+        let status = Status::starting();
+        let admin_door = match admin_port {
+            Some(port) => {
+                let doing = || format!("listen for operators on {}", config.http);
+                let listener = port.listen().with_context(doing)?;
+                Some(Door::open(listener, |listener, stop| {
+                    admin::serve(Arc::clone(&status), listener, stop)
+                })?)
+            }
+            None => None,
+        };
+        kafka_face.unpacked_bytes_max = kafka_face.unpacked_bytes_max.max(1);
+        let format = KafkaFormat { unpacked_bytes_max: kafka_face.unpacked_bytes_max };
+        let opening = tokio::task::spawn_blocking(move || {
+            let home = Home::take(&data_dir, new_cluster_id).context("open the data directory")?;
+            engine.catalog = Some(home.catalog());
+            let engine = open_engine(&home.journal(), engine, format)?;
+            anyhow::Ok((home, engine))
+        });
+        let (home, engine) = opening.await.context("open the data directory")??;
+        kafka_face.cluster_id = home.cluster_id().to_owned();
+        let kafka = open_kafka(&engine, kafka_face)?;
+        let kafka_door = match kafka_port {
+            Some(port) => {
+                let doing = || format!("listen for Kafka's clients on {}", config.kafka);
+                let listener = port.listen().with_context(doing)?;
+                Some(Door::open(listener, |listener, stop| {
+                    compat_kafka::serve(Arc::clone(&kafka), listener, stop)
+                })?)
+            }
+            None => None,
+        };
+        status.serving(Parts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
+        Ok(Running { status, engine, kafka, kafka_door, admin_door, home })
+    }
+}
+
+fn open_engine(
+    journal: &Path,
+    options: EngineOptions,
+    format: KafkaFormat,
+) -> anyhow::Result<Arc<Engine>> {
+    let doing = || format!("open the journal in {}", journal.display());
+    let disk = RealDisk::open(journal).with_context(doing)?;
+    let engine = Engine::open(Arc::new(disk), options, Arc::new(OsClock), Arc::new(format));
+    Ok(Arc::new(engine.with_context(doing)?))
+}
+
+fn open_kafka(engine: &Arc<Engine>, options: KafkaOptions) -> anyhow::Result<Arc<Kafka>> {
+    Kafka::new(Arc::clone(engine), options).context("restore the consumer groups")
+}
+
+/// A name for a new cluster, as Kafka spells them: 16 random bytes in 22 letters.
+fn new_cluster_id() -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let bits = Uuid::new_v4().as_u128();
+    // The last letter holds the last two bits; a first one of `-` would look like an option.
+    let letters = (0..22).map(|index| match index {
+        21 => (bits << 4) & 0x30,
+        _ => (bits >> (122 - 6 * index)) & 0x3f,
+    });
+    let id: String = letters.map(|letter| char::from(LETTERS[letter as usize])).collect();
+    if id.starts_with('-') { new_cluster_id() } else { id }
+}
+
+impl Door {
+    fn open<F>(
+        listener: TcpListener,
+        serve: impl FnOnce(TcpListener, watch::Receiver<bool>) -> F,
+    ) -> anyhow::Result<Door>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let address = listener.local_addr().context("see which port was taken")?;
+        let (stop, stopped) = watch::channel(false);
+        Ok(Door { address, task: tokio::spawn(serve(listener, stopped)), stop })
+    }
+
+    fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Waits until everybody is answered, up to `patience`.
+    async fn closed(mut self, patience: Duration) {
+        self.stop();
+        if tokio::time::timeout(patience, &mut self.task).await.is_err() {
+            self.task.abort();
+        }
+    }
+}
+
+impl Running {
+    /// Where Kafka's clients connect, if anywhere.
+    pub fn kafka_address(&self) -> Option<SocketAddr> {
+        self.kafka_door.as_ref().map(|door| door.address)
+    }
+
+    /// Where operators ask, if anywhere.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin_door.as_ref().map(|door| door.address)
+    }
+
+    /// The name of the cluster.
+    pub fn cluster_id(&self) -> &str {
+        self.home.cluster_id()
+    }
+
+    /// Waits until it cannot go on by itself, and says why.
+    pub async fn failed(&mut self) -> String {
+        let engine = Arc::clone(&self.engine);
+        let store = async {
+            loop {
+                if let Some(why) = engine.stopped() {
+                    return format!("the store has stopped: {why}");
+                }
+                tokio::time::sleep(STORE_LOOK_INTERVAL).await;
+            }
+        };
+        let Some(door) = &mut self.kafka_door else { return store.await };
+        tokio::select! {
+            why = store => why,
+            ended = &mut door.task => match ended {
+                Ok(()) => "the listener for Kafka's clients has ended".to_owned(),
+                Err(error) => format!("the listener for Kafka's clients has ended: {error}"),
+            },
+        }
+    }
+
+    /// Lets open requests end, within bounds, then closes everything. `why` is what those hear who
+    /// ask meanwhile.
+    pub async fn close(self, why: &str) {
+        self.status.stopping(why);
+        if let Some(door) = self.kafka_door {
+            door.stop();
+            // Whoever waits in a group would otherwise hold his connection open.
+            self.kafka.close();
+            if !door.task.is_finished() {
+                door.closed(DRAIN_MAX).await;
+            }
+        } else {
+            self.kafka.close();
+        }
+        let engine = self.engine;
+        let closed = tokio::task::spawn_blocking(move || engine.close()).await;
+        if let Err(error) = closed {
+            tracing::error!(%error, "the store was not closed in order");
+        }
+        if let Some(door) = self.admin_door {
+            door.closed(ADMIN_DRAIN_MAX).await;
+        }
+        drop(self.home);
+    }
+}
+
+/// The line that says that it serves, and where.
+impl fmt::Display for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = |address: Option<SocketAddr>| {
+            address.map_or_else(|| "off".to_owned(), |address| address.to_string())
+        };
+        let (kafka, http) = (place(self.kafka_address()), place(self.admin_address()));
+        write!(f, "ready kafka={kafka} zookeeper=off http={http}")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,390 @@
+//! The broker's settings by their Kafka names: one table.
+//!
+//! A setting either means something here, or is known from Kafka and means nothing, which is said
+//! once with the reason; or it asks for protection that this version does not have, and is refused:
+//! ignoring it would look like having it.
+
+use std::time::Duration;
+
+use super::Config;
+use super::value::{Expected, Value};
+
+/// A setting that means something here.
+pub(super) struct KafkaSetting {
+    pub(super) name: &'static str,
+    /// As Kafka spells it; `None` where not setting it is a value of its own.
+    pub(super) default: Option<&'static str>,
+    pub(super) effect: Effect,
+}
+
+/// What a setting does.
+pub(super) enum Effect {
+    /// It sets something of the broker.
+    Broker(fn(&mut Config, &mut Value) -> Result<(), Expected>),
+    /// It is what topics get that do not set this themselves. The number is how many of the topic's
+    /// units one of the broker's is.
+    Topic(&'static str, i64),
+}
+
+use Effect::{Broker, Topic};
+
+const fn setting(name: &'static str, default: &'static str, effect: Effect) -> KafkaSetting {
+    KafkaSetting { name, default: Some(default), effect }
+}
+
+const fn unset(name: &'static str, effect: Effect) -> KafkaSetting {
+    KafkaSetting { name, default: None, effect }
+}
+
+const I32_MAX: i64 = i32::MAX as i64;
+const MIB: i64 = 1 << 20;
+const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+const SHORTEST: Duration = Duration::from_millis(1);
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
+
+/// Of two that say the same, the later wins: Kafka reads milliseconds before minutes before hours.
+pub(super) const SETTINGS: &[KafkaSetting] = &[
+    unset("broker.id", Broker(node_id)),
+    setting("node.id", "1", Broker(node_id)),
+    unset(
+        "broker.rack",
+        Broker(|config, value| {
+            config.kafka_face.rack = Some(value.text().to_owned()).filter(|rack| !rack.is_empty());
+            Ok(())
+        }),
+    ),
+    unset(
+        "advertised.listeners",
+        Broker(|config, value| {
+            config.kafka_face.advertised = Some(value.advertised()?);
+            Ok(())
+        }),
+    ),
+    setting(
+        "num.partitions",
+        "1",
+        Broker(|config, value| {
+            config.kafka_face.partitions = value.whole(1, 10_000)? as u32;
+            Ok(())
+        }),
+    ),
+    setting(
+        "auto.create.topics.enable",
+        "true",
+        Broker(|config, value| {
+            config.kafka_face.auto_create_topics = value.truth()?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "delete.topic.enable",
+        "true",
+        Broker(|config, value| {
+            config.kafka_face.delete_topics = value.truth()?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "default.replication.factor",
+        "1",
+        Broker(|_, value| {
+            value.whole(1, 1).map(drop).map_err(|_| "give 1: there is one server".to_owned())
+        }),
+    ),
+    setting(
+        "socket.request.max.bytes",
+        "104857600",
+        Broker(|config, value| {
+            config.kafka_face.request_bytes_max = value.bytes(1024, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "queued.max.request.bytes",
+        "536870912",
+        Broker(|config, value| {
+            let bytes = value.bytes(-1, i64::MAX)?;
+            if (0..MIB).contains(&bytes) {
+                return Err("give 1MiB or more, or -1 for no limit".to_owned());
+            }
+            config.kafka_face.requests_bytes_max = usize::try_from(bytes).unwrap_or(usize::MAX);
+            Ok(())
+        }),
+    ),
+    setting(
+        "max.connections",
+        "4096",
+        Broker(|config, value| {
+            config.kafka_face.connections_max = value.whole(1, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "max.connections.per.ip",
+        "2147483647",
+        Broker(|config, value| {
+            config.kafka_face.connections_per_ip_max = value.whole(1, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "connections.max.idle.ms",
+        "600000",
+        Broker(|config, value| {
+            config.kafka_face.idle_max = value.time(Duration::from_secs(1), 52 * WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "fetch.max.bytes",
+        "57671680",
+        Broker(|config, value| {
+            config.kafka_face.fetch_bytes_max = value.bytes(1024, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "offset.metadata.max.bytes",
+        "4096",
+        Broker(|config, value| {
+            config.kafka_face.offset_metadata_bytes_max = value.bytes(0, MIB)? as usize;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.initial.rebalance.delay.ms",
+        "3000",
+        Broker(|config, value| {
+            config.kafka_face.groups.initial_rebalance_delay = value.time(Duration::ZERO, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.min.session.timeout.ms",
+        "6000",
+        Broker(|config, value| {
+            config.kafka_face.groups.session_timeout_min = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.max.session.timeout.ms",
+        "1800000",
+        Broker(|config, value| {
+            config.kafka_face.groups.session_timeout_max = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "group.max.size",
+        "2147483647",
+        Broker(|config, value| {
+            config.kafka_face.groups.group_max_size = value.whole(1, I32_MAX)? as usize;
+            Ok(())
+        }),
+    ),
+    setting("compression.type", "producer", Topic("compression.type", 1)),
+    setting("log.cleaner.delete.retention.ms", "86400000", Topic("delete.retention.ms", 1)),
+    setting(
+        "log.cleaner.max.compaction.lag.ms",
+        "9223372036854775807",
+        Topic("max.compaction.lag.ms", 1),
+    ),
+    setting("log.cleaner.min.cleanable.ratio", "0.5", Topic("min.cleanable.dirty.ratio", 1)),
+    setting("log.cleaner.min.compaction.lag.ms", "0", Topic("min.compaction.lag.ms", 1)),
+    setting("log.cleanup.policy", "delete", Topic("cleanup.policy", 1)),
+    setting("log.flush.interval.messages", "9223372036854775807", Topic("flush.messages", 1)),
+    unset("log.flush.interval.ms", Topic("flush.ms", 1)),
+    setting("log.index.interval.bytes", "4096", Topic("index.interval.bytes", 1)),
+    setting("log.index.size.max.bytes", "10485760", Topic("segment.index.bytes", 1)),
+    setting("log.local.retention.bytes", "-2", Topic("local.retention.bytes", 1)),
+    setting("log.local.retention.ms", "-2", Topic("local.retention.ms", 1)),
+    setting("log.message.timestamp.after.max.ms", "3600000", Topic("message.timestamp.after.max.ms", 1)),
+    setting(
+        "log.message.timestamp.before.max.ms",
+        "9223372036854775807",
+        Topic("message.timestamp.before.max.ms", 1),
+    ),
+    setting("log.message.timestamp.type", "CreateTime", Topic("message.timestamp.type", 1)),
+    setting("log.preallocate", "false", Topic("preallocate", 1)),
+    setting("log.retention.bytes", "-1", Topic("retention.bytes", 1)),
+    setting("log.retention.hours", "168", Topic("retention.ms", HOUR_MS)),
+    unset("log.retention.minutes", Topic("retention.ms", MINUTE_MS)),
+    unset("log.retention.ms", Topic("retention.ms", 1)),
+    setting("log.roll.hours", "168", Topic("segment.ms", HOUR_MS)),
+    unset("log.roll.ms", Topic("segment.ms", 1)),
+    setting("log.roll.jitter.hours", "0", Topic("segment.jitter.ms", HOUR_MS)),
+    unset("log.roll.jitter.ms", Topic("segment.jitter.ms", 1)),
+    setting("log.segment.bytes", "1073741824", Topic("segment.bytes", 1)),
+    setting("log.segment.delete.delay.ms", "60000", Topic("file.delete.delay.ms", 1)),
+    setting("message.max.bytes", "1048588", Topic("max.message.bytes", 1)),
+    setting("min.insync.replicas", "1", Topic("min.insync.replicas", 1)),
+    setting("unclean.leader.election.enable", "false", Topic("unclean.leader.election.enable", 1)),
+];
+
+fn node_id(config: &mut Config, value: &mut Value) -> Result<(), Expected> {
+    config.kafka_face.node_id = value.whole(0, I32_MAX)? as i32;
+    Ok(())
+}
+
+/// Names that mean nothing here, by why. A name that ends with `*` stands for all that begin so.
+pub(super) const WITHOUT_MEANING: &[(&str, &[&str])] = &[
+    (
+        "there is neither ZooKeeper nor a quorum of controllers behind this server",
+        &[
+            "zookeeper.*",
+            "process.roles",
+            "controller.*",
+            "broker.id.generation.enable",
+            "reserved.broker.max.id",
+            "broker.session.timeout.ms",
+            "broker.heartbeat.interval.ms",
+            "initial.broker.registration.timeout.ms",
+            "metadata.log.*",
+            "metadata.max.*",
+            "inter.broker.*",
+            "leader.imbalance.*",
+            "auto.leader.rebalance.enable",
+            "early.start.listeners",
+        ],
+    ),
+    (
+        "data lies in the data directory, --data-dir or [server] data-dir",
+        &["log.dir", "log.dirs", "num.recovery.threads.per.data.dir"],
+    ),
+    (
+        "say where to listen with --kafka or [server] kafka",
+        &["listeners", "port", "host.name", "control.plane.listener.name"],
+    ),
+    (
+        "where to connect is told by advertised.listeners",
+        &["advertised.host.name", "advertised.port"],
+    ),
+    (
+        "connections are plain TCP",
+        &["listener.security.protocol.map", "security.inter.broker.protocol"],
+    ),
+    (
+        "threads are as many as the machine has cores",
+        &["num.network.threads", "num.io.threads", "background.threads", "queued.max.requests"],
+    ),
+    (
+        "the kernel sizes the buffers of sockets",
+        &["socket.send.buffer.bytes", "socket.receive.buffer.bytes", "socket.listen.backlog.size"],
+    ),
+    (
+        "there is one server, and no replica elsewhere",
+        &["replica.*", "num.replica.*", "offsets.topic.replication.factor", "quota.*"],
+    ),
+    (
+        "committed offsets lie in the journal, in no topic",
+        &["offsets.*"],
+    ),
+    (
+        "this version has no transactions",
+        &["transaction.*", "transactional.*", "producer.id.expiration.*"],
+    ),
+    (
+        "the journal is synced as --durability says, and rolled as [storage] segment-bytes says",
+        &[
+            "log.flush.scheduler.interval.ms",
+            "log.flush.offset.checkpoint.interval.ms",
+            "log.flush.start.offset.checkpoint.interval.ms",
+            "log.initial.task.delay.ms",
+        ],
+    ),
+    (
+        "there is no cleaner to tune",
+        &["log.cleaner.*", "log.retention.check.interval.ms"],
+    ),
+    (
+        "the format of records is the newest",
+        &["log.message.format.version", "log.message.downconversion.enable"],
+    ),
+    (
+        "say how far clocks may differ with log.message.timestamp.before.max.ms and .after.max.ms",
+        &["log.message.timestamp.difference.max.ms"],
+    ),
+    (
+        "this version does not have it",
+        &[
+            "remote.log.*",
+            "group.consumer.*",
+            "group.coordinator.*",
+            "group.share.*",
+            "share.*",
+            "group.streams.*",
+            "telemetry.*",
+            "delegation.token.*",
+            "kafka.metrics.*",
+            "metric.*",
+            "metrics.*",
+            "auto.include.jmx.reporter",
+            "connection.failed.authentication.delay.ms",
+            "connections.max.reauth.ms",
+            "max.connections.per.ip.overrides",
+            "max.connection.creation.rate",
+            "max.incremental.fetch.session.cache.slots",
+            "request.timeout.ms",
+            "fetch.purgatory.purge.interval.requests",
+            "producer.purgatory.purge.interval.requests",
+            "delete.records.purgatory.purge.interval.requests",
+            "purgatory.*",
+            "create.topic.policy.class.name",
+            "alter.config.policy.class.name",
+            "controlled.shutdown.*",
+            "unstable.*",
+        ],
+    ),
+];
+
+/// Names that would protect something, and are refused.
+pub(super) const REFUSED: &[(&str, &[&str])] = &[(
+    "this version has neither encryption nor authentication: leave it out, and keep the port where only friends reach it",
+    &["ssl.*", "sasl.*", "authorizer.*", "super.users", "security.providers", "listener.name.*"],
+)];
+
+/// Why a name is in one of the lists above.
+pub(super) fn reason(
+    list: &'static [(&'static str, &'static [&'static str])],
+    name: &str,
+) -> Option<&'static str> {
+    let is_meant = |pattern: &&str| match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => *pattern == name,
+    };
+    list.iter().find(|(_, names)| names.iter().any(is_meant)).map(|(why, _)| *why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_is_in_two_lists_by_its_own_spelling() {
+        for KafkaSetting { name, .. } in SETTINGS {
+            assert_eq!(SETTINGS.iter().filter(|other| other.name == *name).count(), 1, "{name}");
+            assert_eq!(reason(REFUSED, name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_topic_setting_is_one_that_topics_have() {
+        let known: Vec<&str> = engine::topic_config_keys().map(|(name, ..)| name).collect();
+        for KafkaSetting { name, effect, .. } in SETTINGS {
+            if let Topic(key, _) = effect {
+                assert!(known.contains(key), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn kafka_s_everyday_settings_are_known_and_protection_is_not_pretended() {
+        for name in ["zookeeper.connect", "log.dirs", "process.roles", "controller.quorum.voters"] {
+            assert!(reason(WITHOUT_MEANING, name).is_some(), "{name}");
+        }
+        assert!(reason(REFUSED, "ssl.keystore.location").is_some());
+        assert!(reason(WITHOUT_MEANING, "log.dirsy").is_none());
+    }
+}

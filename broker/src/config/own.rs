@@ -1,0 +1,107 @@
+//! Settings of our own, by section and name: one table.
+
+use std::time::Duration;
+
+use storage::Durability;
+
+use super::Config;
+use super::value::{Expected, Value};
+
+/// A setting of our own.
+pub(super) struct OwnSetting {
+    /// Section and name.
+    pub(super) key: &'static str,
+    pub(super) default: &'static str,
+    pub(super) apply: fn(&mut Config, &mut Value) -> Result<(), Expected>,
+}
+
+const fn setting(
+    key: &'static str,
+    default: &'static str,
+    apply: fn(&mut Config, &mut Value) -> Result<(), Expected>,
+) -> OwnSetting {
+    OwnSetting { key, default, apply }
+}
+
+const MIB: i64 = 1 << 20;
+const TIB: i64 = 1 << 40;
+const I32_MAX: i64 = i32::MAX as i64;
+const SHORTEST: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+pub(super) const SETTINGS: &[OwnSetting] = &[
+    setting("server.data-dir", "./freezeframe-data", |config, value| {
+        if value.text().is_empty() {
+            return Err("give a directory".to_owned());
+        }
+        config.data_dir = value.text().into();
+        Ok(())
+    }),
+    setting("server.kafka", "127.0.0.1:9092", |config, value| {
+        config.kafka = value.listen()?;
+        Ok(())
+    }),
+    setting("server.http", "off", |config, value| {
+        config.http = value.listen()?;
+        Ok(())
+    }),
+    setting("server.zookeeper", "off", |config, value| {
+        config.zookeeper = value.listen()?;
+        Ok(())
+    }),
+    setting("server.durability", "fsync", |config, value| {
+        config.engine.storage.durability = match value.word(&["fsync", "os"])? {
+            "os" => Durability::Written,
+            _ => Durability::Synced,
+        };
+        Ok(())
+    }),
+    setting("storage.tail-bytes", "64MiB", |config, value| {
+        config.engine.storage.tail_bytes_max = value.bytes(0, TIB)? as usize;
+        Ok(())
+    }),
+    setting("storage.segment-bytes", "256MiB", |config, value| {
+        config.engine.storage.segment_bytes_max = value.bytes(MIB, TIB)? as u64;
+        Ok(())
+    }),
+    setting("clock.skew-max", "500ms", |config, value| {
+        config.engine.storage.clock.skew_max = value.time(SHORTEST, HOUR)?;
+        Ok(())
+    }),
+    setting("clock.bound-ahead", "1s", |config, value| {
+        config.engine.storage.clock.bound_ahead = value.time(Duration::from_millis(100), HOUR)?;
+        Ok(())
+    }),
+    setting("limits.partitions-max", "10000", |config, value| {
+        config.engine.partitions_max = value.whole(1, 1_000_000)? as u32;
+        Ok(())
+    }),
+    setting("limits.flight-bytes", "128MiB", |config, value| {
+        config.engine.flight_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
+    setting("limits.unpacked-bytes", "128MiB", |config, value| {
+        config.kafka_face.unpacked_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
+    setting("limits.moment-patience", "5s", |config, value| {
+        config.kafka_face.moment_patience = value.time(Duration::ZERO, HOUR)?;
+        Ok(())
+    }),
+    setting("limits.groups-max", "100000", |config, value| {
+        config.kafka_face.groups.groups_max = value.whole(1, I32_MAX)? as usize;
+        Ok(())
+    }),
+    setting("limits.group-bytes", "64MiB", |config, value| {
+        config.kafka_face.groups.group_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
+    setting("limits.member-bytes", "1MiB", |config, value| {
+        config.kafka_face.groups.member_bytes_max = value.bytes(1024, TIB)? as usize;
+        Ok(())
+    }),
+    setting("limits.pending-members-max", "10000", |config, value| {
+        config.kafka_face.groups.pending_members_max = value.whole(1, I32_MAX)? as usize;
+        Ok(())
+    }),
+];

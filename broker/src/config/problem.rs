@@ -1,0 +1,61 @@
+//! What is wrong with a configuration: all of it at once, each with where it came from.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of the configuration file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A variable of the environment.
+    Variable(String),
+    /// An option of the command line.
+    Flag(&'static str),
+    /// A setting of the command line: `--set KEY=VALUE`.
+    Set(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Origin::Variable(name) => write!(f, "variable {name}"),
+            Origin::Flag(name) => f.write_str(name),
+            Origin::Set(key) => write!(f, "--set {key}"),
+        }
+    }
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub origin: Origin,
+    /// What, and what would be right.
+    pub what: String,
+}
+
+/// Everything that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            1 => f.write_str("the configuration has a problem:")?,
+            count => write!(f, "the configuration has {count} problems:")?,
+        }
+        for Problem { origin, what } in &self.0 {
+            write!(f, "\n  {origin}: {what}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

@@ -1,0 +1,171 @@
+//! Where settings come from, and all that they give, in the order in which the later wins.
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::problem::{Origin, Problem};
+
+/// What every variable's name begins with.
+pub(super) const VARIABLE_PREFIX: &str = "FREEZEFRAME_";
+/// The variable that names the file.
+const CONFIG_VARIABLE: &str = "FREEZEFRAME_CONFIG";
+/// The variables that are read elsewhere.
+const FOREIGN_VARIABLES: &[&str] =
+    &[CONFIG_VARIABLE, crate::logging::VARIABLE, "FREEZEFRAME_BOOTSTRAP"];
+
+/// Where settings come from; each wins over those before it.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// A file, in TOML (`--config`, or the variable `FREEZEFRAME_CONFIG`).
+    pub file: Option<PathBuf>,
+    /// The environment; of it, what begins with `FREEZEFRAME_`.
+    pub variables: Vec<(OsString, OsString)>,
+    /// Options of the command line: the option, the setting, and its value.
+    pub flags: Vec<(&'static str, &'static str, String)>,
+    /// `--set KEY=VALUE`.
+    pub set: Vec<(String, String)>,
+}
+
+/// A value that was given for a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    /// Of which source, counted from the one that all others win over.
+    pub(super) layer: u8,
+    /// The setting: section and name; or a variable's name, which leaves open how it is spelled.
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) origin: Origin,
+}
+
+impl Sources {
+    /// All that is given.
+    pub(super) fn given(&self, problems: &mut Vec<Problem>) -> Vec<Given> {
+        let mut given = Vec::new();
+        if let Some((path, origin)) = self.config_file() {
+            match std::fs::read_to_string(&path) {
+                Ok(text) => read_file(&path, &text, &mut given, problems),
+                Err(error) => {
+                    let what = format!("cannot read {}: {error}", path.display());
+                    problems.push(Problem { origin, what });
+                }
+            }
+        }
+        self.read_variables(&mut given, problems);
+        given.extend(self.flags.iter().map(|(flag, key, value)| Given {
+            layer: 2,
+            key: (*key).to_owned(),
+            value: value.clone(),
+            origin: Origin::Flag(flag),
+        }));
+        given.extend(self.set.iter().map(|(key, value)| Given {
+            layer: 3,
+            key: key.clone(),
+            value: value.clone(),
+            origin: Origin::Set(key.clone()),
+        }));
+        given
+    }
+
+    fn config_file(&self) -> Option<(PathBuf, Origin)> {
+        if let Some(path) = &self.file {
+            return Some((path.clone(), Origin::Flag("--config")));
+        }
+        let (_, path) = self.variables.iter().find(|(name, _)| name == CONFIG_VARIABLE)?;
+        Some((path.into(), Origin::Variable(CONFIG_VARIABLE.to_owned())))
+    }
+
+    fn read_variables(&self, given: &mut Vec<Given>, problems: &mut Vec<Problem>) {
+        for (name, value) in &self.variables {
+            let Some(name) = name.to_str().filter(|name| is_ours(name)) else { continue };
+            let origin = Origin::Variable(name.to_owned());
+            match value.to_str() {
+                Some(value) => given.push(Given {
+                    layer: 1,
+                    key: name.to_owned(),
+                    value: value.to_owned(),
+                    origin,
+                }),
+                None => problems.push(Problem { origin, what: "its value is no text".to_owned() }),
+            }
+        }
+    }
+}
+
+/// Whether a variable is for this configuration. Kubernetes gives every process the addresses of its
+/// services by such names too, where a service has our name.
+fn is_ours(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(VARIABLE_PREFIX) else { return false };
+    let is_kubernetes = rest == "PORT"
+        || rest.starts_with("PORT_")
+        || rest.ends_with("_PORT")
+        || rest.contains("_PORT_")
+        || rest.ends_with("SERVICE_HOST");
+    !is_kubernetes && !FOREIGN_VARIABLES.contains(&name)
+}
+
+fn read_file(path: &Path, text: &str, given: &mut Vec<Given>, problems: &mut Vec<Problem>) {
+    let at = |span: Option<Range<usize>>| {
+        let before = text.get(..span.map_or(0, |span| span.start)).unwrap_or(text);
+        Origin::File { path: path.to_owned(), line: before.matches('\n').count() + 1 }
+    };
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let mut what = error.message().replace('\n', "; ");
+        if what.contains("dotted key") {
+            what.push_str(r#"; write names with dots in quotes: "max.connections" = 100"#);
+        }
+        problems.push(Problem { origin: at(error.span()), what });
+    }
+    if !errors.is_empty() {
+        return;
+    }
+    let mut walk = Walk { at: &at, given, problems };
+    walk.table("", document.get_ref());
+}
+
+/// Takes a document apart into names and values.
+struct Walk<'a> {
+    at: &'a dyn Fn(Option<Range<usize>>) -> Origin,
+    given: &'a mut Vec<Given>,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Walk<'_> {
+    fn table(&mut self, above: &str, table: &DeTable<'_>) {
+        for (name, value) in table {
+            let origin = (self.at)(Some(name.span()));
+            let dot = if above.is_empty() { "" } else { "." };
+            let key = format!("{above}{dot}{}", name.get_ref());
+            if let DeValue::Table(inner) = value.get_ref() {
+                self.table(&key, inner);
+            } else if let Some(value) = text_of(value.get_ref()) {
+                self.given.push(Given { layer: 0, key, value, origin });
+            } else {
+                let what = format!("{key}: give a text, a number, true or false");
+                self.problems.push(Problem { origin, what });
+            }
+        }
+    }
+}
+
+fn text_of(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
+        DeValue::Integer(number) => {
+            i64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
+        }
+        DeValue::Float(number) => Some(number.as_str().to_owned()),
+        DeValue::Boolean(truth) => Some(truth.to_string()),
+        // Kafka spells lists with commas.
+        DeValue::Array(values) => values
+            .iter()
+            .map(|value| value.get_ref().as_str().map(str::to_owned))
+            .collect::<Option<Vec<String>>>()
+            .map(|values| values.join(",")),
+        DeValue::Datetime(_) | DeValue::Table(_) => None,
+    }
+}

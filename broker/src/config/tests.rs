@@ -1,0 +1,250 @@
+use std::fs;
+use std::time::Duration;
+
+use storage::Durability;
+
+use super::*;
+
+/// A configuration file, gone when dropped.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> File {
+        let name = format!("freezeframe-config-{}-{name}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, text).unwrap();
+        File(path)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn set(pairs: &[(&str, &str)]) -> Sources {
+    let set = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    Sources { set: set.collect(), ..Sources::default() }
+}
+
+fn variables(pairs: &[(&str, &str)]) -> Sources {
+    let variables = pairs.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    Sources { variables, ..Sources::default() }
+}
+
+fn problems(sources: &Sources) -> Vec<String> {
+    let Problems(problems) = Config::load(sources).unwrap_err();
+    problems.into_iter().map(|Problem { origin, what }| format!("{origin}: {what}")).collect()
+}
+
+fn described(config: &Config, name: &str) -> Option<String> {
+    let configs = &config.kafka_face.broker_configs;
+    configs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+}
+
+#[test]
+fn every_default_is_a_value_and_gives_what_the_crates_themselves_take() {
+    let config = Config::default();
+    let storage = storage::Options::default();
+    assert_eq!(config.engine.storage.tail_bytes_max, storage.tail_bytes_max);
+    assert_eq!(config.engine.storage.segment_bytes_max, storage.segment_bytes_max);
+    assert_eq!(config.engine.storage.durability, Durability::Synced);
+    assert_eq!(config.kafka_face.groups, KafkaOptions::default().groups);
+    assert_eq!(config.kafka.to_string(), "127.0.0.1:9092");
+    assert_eq!((config.http, config.zookeeper), (Listen::Off, Listen::Off));
+    assert!(config.engine.topic_defaults.is_empty());
+    assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn the_later_source_wins() {
+    let file = File::new(
+        "layers",
+        "[server]\nkafka = \"a:1\"\nhttp = \"a:2\"\n[kafka]\nnum.partitions = 2\nnode.id = 2\n",
+    );
+    let sources = Sources {
+        file: Some(file.0.clone()),
+        flags: vec![("--http", "server.http", "c:2".to_owned())],
+        set: vec![("num.partitions".to_owned(), "4".to_owned())],
+        ..variables(&[
+            ("FREEZEFRAME_KAFKA", "b:1"),
+            ("FREEZEFRAME_HTTP", "b:2"),
+            ("FREEZEFRAME_KAFKA_NUM_PARTITIONS", "3"),
+        ])
+    };
+    let config = Config::load(&sources).unwrap();
+    assert_eq!(config.kafka.to_string(), "b:1");
+    assert_eq!(config.http.to_string(), "c:2");
+    assert_eq!((config.kafka_face.partitions, config.kafka_face.node_id), (4, 2));
+}
+
+#[test]
+fn a_file_has_sections_of_its_own_and_one_of_kafka_s_names() {
+    let file = File::new(
+        "sections",
+        r#"
+[server]
+data-dir = "/var/lib/freezeframe"
+durability = "os"
+[storage]
+tail-bytes = "16MiB"
+segment-bytes = "1GiB"
+[clock]
+skew-max = "250ms"
+[limits]
+groups-max = 1_000
+[kafka]
+"max.connections" = 100
+max.connections.per.ip = 10
+group.initial.rebalance.delay.ms = 0
+log.retention.hours = 24
+message.max.bytes = "2MiB"
+log.cleanup.policy = ["compact", "delete"]
+auto.create.topics.enable = false
+advertised.listeners = "PLAINTEXT://kafka.example:9092"
+broker.rack = "r1"
+"#,
+    );
+    // A table and a value of one name need quotes around both.
+    let text = fs::read_to_string(&file.0).unwrap().replace(
+        "max.connections.per.ip",
+        "\"max.connections.per.ip\"",
+    );
+    fs::write(&file.0, text).unwrap();
+    let config =
+        Config::load(&Sources { file: Some(file.0.clone()), ..Sources::default() }).unwrap();
+    assert_eq!(config.data_dir, PathBuf::from("/var/lib/freezeframe"));
+    assert_eq!(config.engine.storage.durability, Durability::Written);
+    assert_eq!(config.engine.storage.tail_bytes_max, 16 << 20);
+    assert_eq!(config.engine.storage.clock.skew_max, Duration::from_millis(250));
+    assert_eq!(config.kafka_face.groups.groups_max, 1000);
+    assert_eq!(config.kafka_face.connections_max, 100);
+    assert_eq!(config.kafka_face.connections_per_ip_max, 10);
+    assert_eq!(config.kafka_face.groups.initial_rebalance_delay, Duration::ZERO);
+    assert!(!config.kafka_face.auto_create_topics);
+    let topics = &config.engine.topic_defaults;
+    assert_eq!(topics["retention.ms"], "86400000");
+    assert_eq!(topics["max.message.bytes"], "2097152");
+    assert_eq!(topics["cleanup.policy"], "compact,delete");
+    assert_eq!(described(&config, "message.max.bytes").unwrap(), "2097152");
+    assert_eq!(described(&config, "log.retention.hours").unwrap(), "24");
+    assert_eq!(described(&config, "log.retention.ms"), None);
+}
+
+#[test]
+fn all_problems_are_told_at_once_each_with_its_place() {
+    let file = File::new(
+        "problems",
+        "[server]\ndata-dirr = \"x\"\n[storage]\ntail-bytes = 64\n[kafka]\nnum.partitons = 1\n\
+         \"num.io.threads\" = 8\nssl.keystore.location = \"k\"\n",
+    );
+    let sources = Sources {
+        file: Some(file.0.clone()),
+        flags: vec![("--kafka", "server.kafka", "9092".to_owned())],
+        set: vec![("log.retention.ms".to_owned(), "soon".to_owned())],
+        ..variables(&[("FREEZEFRAME_HTTPP", "127.0.0.1:1"), ("FREEZEFRAME_KAFKA_NODE_ID", "-1")])
+    };
+    let path = file.0.display();
+    let mut found = problems(&sources);
+    found.sort();
+    let mut expected = [
+        format!("{path}:2: server.data-dirr is no setting; did you mean server.data-dir?"),
+        format!(
+            "{path}:4: storage.tail-bytes: \"64\" is no value for it; give a size from 0 to 1TiB, with its unit, such as 64MiB"
+        ),
+        format!("{path}:6: num.partitons is no setting; did you mean num.partitions?"),
+        format!(
+            "{path}:8: kafka.ssl.keystore.location: this version has neither encryption nor authentication: leave it out, and keep the port where only friends reach it"
+        ),
+        "variable FREEZEFRAME_HTTPP: it is no setting's; did you mean FREEZEFRAME_HTTP?".to_owned(),
+        "variable FREEZEFRAME_KAFKA_NODE_ID: node.id: \"-1\" is no value for it; give a whole number from 0 to 2147483647".to_owned(),
+        "--kafka: server.kafka: \"9092\" is no value for it; give HOST:PORT, such as 127.0.0.1:9092 (port 0 takes any free one), or off".to_owned(),
+        "--set log.retention.ms: log.retention.ms: \"soon\" is no value for it; give a number, in range".to_owned(),
+    ];
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_file_that_does_not_read_says_where_and_so_does_one_that_is_not_there() {
+    let file = File::new("syntax", "[server]\nkafka = \n[kafka]\nx = 1\nx.y = 2\n");
+    let sources = Sources { file: Some(file.0.clone()), ..Sources::default() };
+    let found = problems(&sources);
+    assert!(found[0].contains(".toml:2: "), "{found:?}");
+    assert!(found.iter().any(|problem| problem.contains(".toml:5: ")), "{found:?}");
+    let sources = Sources { file: Some("/nowhere/at/all.toml".into()), ..Sources::default() };
+    let found = problems(&sources);
+    assert!(found[0].starts_with("--config: cannot read /nowhere/at/all.toml"), "{found:?}");
+    let found = problems(&variables(&[("FREEZEFRAME_CONFIG", "/nowhere.toml")]));
+    assert!(found[0].starts_with("variable FREEZEFRAME_CONFIG: cannot read"), "{found:?}");
+}
+
+#[test]
+fn kafka_s_settings_at_the_top_of_a_file_are_pointed_to_their_section() {
+    let file = File::new("top", "num.partitions = 3\n");
+    let found = problems(&Sources { file: Some(file.0.clone()), ..Sources::default() });
+    assert!(found[0].ends_with(":1: num.partitions: Kafka's settings stand under [kafka]"));
+}
+
+#[test]
+fn of_settings_that_say_the_same_the_finer_wins_within_a_source_and_the_later_source_across() {
+    let retention = |config: Config| config.engine.topic_defaults["retention.ms"].clone();
+    let both = set(&[("log.retention.ms", "5"), ("log.retention.hours", "1")]);
+    assert_eq!(retention(Config::load(&both).unwrap()), "5");
+    let file = File::new("finer", "[kafka]\nlog.retention.ms = 5\n");
+    let later =
+        Sources { file: Some(file.0.clone()), ..set(&[("log.retention.minutes", "1")]) };
+    assert_eq!(retention(Config::load(&later).unwrap()), "60000");
+    let twice = set(&[("num.partitions", "2"), ("num.partitions", "3")]);
+    assert_eq!(Config::load(&twice).unwrap().kafka_face.partitions, 3);
+    let id = set(&[("broker.id", "7")]);
+    assert_eq!(Config::load(&id).unwrap().kafka_face.node_id, 7);
+}
+
+#[test]
+fn what_has_no_meaning_here_is_accepted_with_a_reason() {
+    let config = Config::load(&set(&[
+        ("process.roles", "broker,controller"),
+        ("offsets.topic.replication.factor", "1"),
+        ("log.dirs", "/tmp/x"),
+    ]))
+    .unwrap();
+    assert_eq!(config.warnings.len(), 3);
+    assert!(config.warnings[2].contains("--data-dir"), "{:?}", config.warnings);
+    let sources = Sources {
+        flags: vec![("--zookeeper", "server.zookeeper", "127.0.0.1:0".to_owned())],
+        ..Sources::default()
+    };
+    assert_eq!(Config::load(&sources).unwrap().warnings.len(), 1);
+}
+
+#[test]
+fn the_environment_is_not_only_ours() {
+    let config = Config::load(&variables(&[
+        ("FREEZEFRAME_SERVICE_HOST", "10.0.0.1"),
+        ("FREEZEFRAME_HTTP_PORT", "tcp://10.0.0.1:80"),
+        ("FREEZEFRAME_PORT_9092_TCP_ADDR", "10.0.0.1"),
+        ("FREEZEFRAME_LOG", "debug"),
+        ("FREEZEFRAME_BOOTSTRAP", "x:1"),
+        ("FREEZEFRAME_CLIENTS_CACHE", "/tmp"),
+        ("FREEZEFRAME_KAFKA_ZOOKEEPER_CONNECT", "zk:2181"),
+        ("PATH", "/bin"),
+    ]))
+    .unwrap();
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+}
+
+#[test]
+fn two_settings_that_contradict_each_other_are_told() {
+    let found = problems(&set(&[("group.min.session.timeout.ms", "2h")]));
+    assert!(found[0].contains("group.max.session.timeout.ms"), "{found:?}");
+    let both = [("group.min.session.timeout.ms", "1"), ("group.max.session.timeout.ms", "2")];
+    assert!(Config::load(&set(&both)).is_ok());
+}
+
+#[test]
+fn only_one_replica_can_be_asked_for() {
+    let found = problems(&set(&[("default.replication.factor", "3")]));
+    assert!(found[0].ends_with("give 1: there is one server"), "{found:?}");
+}

@@ -1,0 +1,296 @@
+//! A setting's value, from text to type: whole numbers, sizes and times with their units, addresses.
+//!
+//! Reading a value also puts its text into the form that Kafka's tools expect (`64MiB` becomes
+//! `67108864`), so that what DescribeConfigs says is what is in force.
+
+use std::fmt;
+use std::time::Duration;
+
+use compat_kafka::Address;
+
+/// What would have been right.
+pub(super) type Expected = String;
+
+/// The text of a value, on its way to a type.
+#[derive(Debug)]
+pub(super) struct Value {
+    text: String,
+    /// Whether the setting's name says its unit, as Kafka's names do (`…ms`, `…bytes`).
+    named_unit: bool,
+}
+
+impl Value {
+    pub(super) fn new(text: &str, named_unit: bool) -> Value {
+        Value { text: text.trim().to_owned(), named_unit }
+    }
+
+    /// The value as text.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A whole number.
+    pub(super) fn whole(&mut self, min: i64, max: i64) -> Result<i64, Expected> {
+        let number = self.text.parse().ok().filter(|number| (min..=max).contains(number));
+        let number = number.ok_or_else(|| format!("give a whole number from {min} to {max}"))?;
+        self.text = number.to_string();
+        Ok(number)
+    }
+
+    /// A size in bytes. A bare number counts bytes where the setting's name says so.
+    pub(super) fn bytes(&mut self, min: i64, max: i64) -> Result<i64, Expected> {
+        let bytes = self.scaled(BYTE_UNITS).filter(|bytes| (min..=max).contains(bytes));
+        let bytes = bytes.ok_or_else(|| {
+            format!(
+                "give a size from {} to {}{}",
+                Bytes(min),
+                Bytes(max),
+                self.example(", with its unit, such as 64MiB")
+            )
+        })?;
+        self.text = bytes.to_string();
+        Ok(bytes)
+    }
+
+    /// A length of time. A bare number counts milliseconds where the setting's name says so.
+    pub(super) fn time(&mut self, min: Duration, max: Duration) -> Result<Duration, Expected> {
+        let range = min.as_millis() as i64..=max.as_millis() as i64;
+        let ms = self.scaled(TIME_UNITS).filter(|ms| range.contains(ms));
+        let ms = ms.ok_or_else(|| {
+            format!(
+                "give a time from {min:?} to {max:?}{}",
+                self.example(", with its unit, such as 5s or 500ms")
+            )
+        })?;
+        self.text = ms.to_string();
+        Ok(Duration::from_millis(ms as u64))
+    }
+
+    fn example(&self, text: &'static str) -> &'static str {
+        if self.named_unit { "" } else { text }
+    }
+
+    /// true or false.
+    pub(super) fn truth(&mut self) -> Result<bool, Expected> {
+        match self.text.to_ascii_lowercase().as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err("give true or false".to_owned()),
+        }
+    }
+
+    /// One of some words.
+    pub(super) fn word(&mut self, words: &[&'static str]) -> Result<&'static str, Expected> {
+        let found = words.iter().find(|word| **word == self.text);
+        found.copied().ok_or_else(|| format!("give one of: {}", words.join(", ")))
+    }
+
+    /// Where to listen.
+    pub(super) fn listen(&mut self) -> Result<Listen, Expected> {
+        if self.text == "off" {
+            return Ok(Listen::Off);
+        }
+        let address = address(&self.text);
+        address.map(Listen::At).ok_or_else(|| {
+            "give HOST:PORT, such as 127.0.0.1:9092 (port 0 takes any free one), or off".to_owned()
+        })
+    }
+
+    /// Where clients are told to connect: `PLAINTEXT://host:port` or `host:port`.
+    pub(super) fn advertised(&mut self) -> Result<Address, Expected> {
+        let given = match self.text.split_once("://") {
+            Some((name, rest)) if !name.is_empty() && !self.text.contains(',') => rest,
+            Some(_) => return Err("give one listener, as PLAINTEXT://HOST:PORT".to_owned()),
+            None => self.text.as_str(),
+        };
+        let address = address(given);
+        let address = address.ok_or_else(|| "give PLAINTEXT://HOST:PORT or HOST:PORT".to_owned())?;
+        if address.host == "0.0.0.0" || address.host == "::" {
+            return Err(format!(
+                "no client can connect to {}: give the name or address that they reach this machine by",
+                address.host
+            ));
+        }
+        Ok(address)
+    }
+
+    /// A value of a topic's setting, of which the engine knows what it may be: only its unit is
+    /// taken off. `scale` is how many of the topic's units one of this setting's is.
+    pub(super) fn for_topic(&mut self, key: &str, scale: i64) -> String {
+        let units: &[_] = if key.ends_with("bytes") { BYTE_UNITS } else { TIME_UNITS };
+        let is_quantity = key.ends_with("bytes") || key.ends_with("ms");
+        match self.text.parse::<i64>() {
+            // -1 stands for no limit, in whatever unit.
+            Ok(number) if number >= 0 => number.saturating_mul(scale).to_string(),
+            Err(_) if is_quantity => match self.scaled(units) {
+                Some(number) => {
+                    self.text = (number / scale).to_string();
+                    number.to_string()
+                }
+                None => self.text.clone(),
+            },
+            _ => self.text.clone(),
+        }
+    }
+
+    fn scaled(&self, units: &[(&str, i64)]) -> Option<i64> {
+        let digits = self.text.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 0 {
+            // Kafka spells "no limit" as -1.
+            return self.text.parse().ok().filter(|_| self.named_unit);
+        }
+        let (number, unit) = self.text.split_at(digits);
+        let number: i64 = number.parse().ok()?;
+        let unit = unit.trim();
+        if unit.is_empty() {
+            return (self.named_unit || number == 0).then_some(number);
+        }
+        let (_, scale) = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
+        number.checked_mul(*scale)
+    }
+}
+
+const BYTE_UNITS: &[(&str, i64)] = &[
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+const TIME_UNITS: &[(&str, i64)] = &[
+    ("ms", 1),
+    ("s", 1000),
+    ("m", 60_000),
+    ("min", 60_000),
+    ("h", 3_600_000),
+    ("d", 86_400_000),
+    ("days", 86_400_000),
+];
+
+/// Shows a size with the largest unit that divides it.
+struct Bytes(i64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("TiB", 1_i64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+        match units.iter().find(|(_, scale)| self.0 > 0 && self.0 % scale == 0) {
+            Some((name, scale)) => write!(f, "{}{name}", self.0 / scale),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// Where to listen, if at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// Nowhere.
+    Off,
+    /// There. Port 0 is any free one.
+    At(Address),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Off => f.write_str("off"),
+            Listen::At(Address { host, port }) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Listen::At(Address { host, port }) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// Reads HOST:PORT. An IPv6 address stands in brackets.
+fn address(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    let is_host = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
+    let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))?;
+    is_host.then(|| Address { host: host.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(text: &str) -> Value {
+        Value::new(text, false)
+    }
+
+    #[test]
+    fn sizes_and_times_carry_units_and_come_out_as_plain_numbers() {
+        let mut size = own("64MiB");
+        assert_eq!(size.bytes(0, i64::MAX), Ok(64 << 20));
+        assert_eq!(size.text(), "67108864");
+        assert_eq!(own("5 kB").bytes(0, i64::MAX), Ok(5000));
+        assert_eq!(own("0").bytes(0, 5), Ok(0));
+        let range = (Duration::ZERO, Duration::from_secs(60));
+        assert_eq!(own("5s").time(range.0, range.1), Ok(Duration::from_secs(5)));
+        assert_eq!(own("500ms").time(range.0, range.1), Ok(Duration::from_millis(500)));
+        for bad in ["64", "MiB", "-1MiB", "1.5MiB", "64 parsecs", "99999999999TiB", ""] {
+            assert!(own(bad).bytes(0, i64::MAX).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_unit_that_is_in_the_name_need_not_be_in_the_value() {
+        assert_eq!(Value::new("64", true).bytes(0, 100), Ok(64));
+        assert_eq!(Value::new("-1", true).bytes(-1, 100), Ok(-1));
+        assert!(Value::new("-1", true).bytes(0, 100).is_err());
+        let day = Duration::from_secs(86_400);
+        assert_eq!(Value::new("10m", true).time(Duration::ZERO, day), Ok(day / 144));
+    }
+
+    #[test]
+    fn what_would_be_right_is_said_in_the_setting_s_own_terms() {
+        let expected = own("64").bytes(1 << 20, 1 << 30).unwrap_err();
+        assert_eq!(expected, "give a size from 1MiB to 1GiB, with its unit, such as 64MiB");
+        let expected = Value::new("x", true).bytes(0, 1 << 31).unwrap_err();
+        assert_eq!(expected, "give a size from 0 to 2GiB");
+        assert_eq!(own("0").whole(1, 9).unwrap_err(), "give a whole number from 1 to 9");
+    }
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        let at = |host: &str, port| Some(Address { host: host.to_owned(), port });
+        assert_eq!(address("127.0.0.1:0"), at("127.0.0.1", 0));
+        assert_eq!(address("broker-1.example:9092"), at("broker-1.example", 9092));
+        assert_eq!(address("[::1]:9092"), at("::1", 9092));
+        for none in ["9092", ":9092", "::1:9092", "host:", "host:65536", "host:+1", "http://h:1"] {
+            assert_eq!(address(none), None, "{none}");
+        }
+        assert_eq!(own("off").listen(), Ok(Listen::Off));
+        assert_eq!(own("[::1]:1").listen().unwrap().to_string(), "[::1]:1");
+        assert!(own("on").listen().is_err());
+    }
+
+    #[test]
+    fn clients_are_told_one_address_that_they_can_reach() {
+        for text in ["PLAINTEXT://kafka:9092", "kafka:9092", "INTERNAL://kafka:9092"] {
+            assert_eq!(own(text).advertised().unwrap().host, "kafka", "{text}");
+        }
+        for none in ["", "PLAINTEXT://:9092", "0.0.0.0:9092", "A://a:1,B://b:2", "://a:1"] {
+            assert!(own(none).advertised().is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_topic_s_value_is_in_the_topic_s_unit() {
+        let hours = 3_600_000;
+        assert_eq!(Value::new("168", true).for_topic("retention.ms", hours), "604800000");
+        assert_eq!(Value::new("-1", true).for_topic("retention.ms", hours), "-1");
+        let mut week = Value::new("7d", true);
+        assert_eq!(week.for_topic("retention.ms", hours), "604800000");
+        assert_eq!(week.text(), "168");
+        assert_eq!(Value::new("compact", true).for_topic("cleanup.policy", 1), "compact");
+        assert_eq!(Value::new("junk", true).for_topic("retention.ms", 1), "junk");
+    }
+}

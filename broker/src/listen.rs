@@ -1,0 +1,109 @@
+//! Taking a port, before anything costly begins, and listening on it when there is somebody to answer.
+
+use std::io;
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use compat_kafka::Address;
+use tokio::net::{TcpListener, TcpSocket};
+
+use crate::config::Listen;
+
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// A port that is taken. Nobody can connect to it yet.
+#[derive(Debug)]
+pub(crate) struct Taken(TcpSocket);
+
+impl Taken {
+    /// From now on clients can connect.
+    pub(crate) fn listen(self) -> io::Result<TcpListener> {
+        self.0.listen(BACKLOG)
+    }
+}
+
+/// Takes the port of `listen`, for `whom`; `option` is how to ask for another.
+pub(crate) async fn take(
+    listen: &Listen,
+    whom: &str,
+    option: &str,
+) -> anyhow::Result<Option<Taken>> {
+    let Listen::At(address) = listen else { return Ok(None) };
+    let doing = || format!("listen for {whom} on {listen}");
+    let mut found = resolve(address).await.with_context(doing)?;
+    // One address is enough, and those of the older kind reach more clients.
+    found.sort_by_key(SocketAddr::is_ipv6);
+    let mut failed = None;
+    for address in found {
+        match bind(address) {
+            Ok(socket) => return Ok(Some(Taken(socket))),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    let error = failed.unwrap_or_else(|| io::Error::other("the name has no address"));
+    let hint = hint(&error, option);
+    Err(anyhow::Error::new(error).context(doing()).context(hint))
+}
+
+fn hint(error: &io::Error, option: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "the port is taken: stop the process that has it, or give another with {option} (port 0 takes any free one)"
+        ),
+        io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 are not for everybody: give another with {option}")
+        }
+        _ => format!("give an address of this machine with {option}"),
+    }
+}
+
+async fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = address.host.parse() {
+        return Ok(vec![SocketAddr::new(ip, address.port)]);
+    }
+    Ok(tokio::net::lookup_host((address.host.as_str(), address.port)).await?.collect())
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
+    // Connections of a process that was here before may still be ending.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str, port: u16) -> Listen {
+        Listen::At(Address { host: host.to_owned(), port })
+    }
+
+    async fn taken(listen: &Listen) -> anyhow::Result<Option<Taken>> {
+        take(listen, "tests", "--kafka").await
+    }
+
+    #[tokio::test]
+    async fn port_0_is_any_free_one_and_off_is_none() {
+        let listener = taken(&at("localhost", 0)).await.unwrap().unwrap().listen().unwrap();
+        assert_ne!(listener.local_addr().unwrap().port(), 0);
+        assert!(taken(&Listen::Off).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_in_use_says_what_to_do() {
+        let first = taken(&at("127.0.0.1", 0)).await.unwrap().unwrap().listen().unwrap();
+        let port = first.local_addr().unwrap().port();
+        let error = format!("{:#}", taken(&at("127.0.0.1", port)).await.unwrap_err());
+        assert!(error.contains("give another with --kafka"), "{error}");
+        assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_address_of_another_machine_is_told() {
+        let error = format!("{:#}", taken(&at("192.0.2.1", 0)).await.unwrap_err());
+        assert!(error.contains("an address of this machine"), "{error}");
+    }
+}

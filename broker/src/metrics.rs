@@ -1,0 +1,163 @@
+//! What `/metrics` says, in the text format of OpenMetrics, which Prometheus reads.
+//!
+//! The counters live where things happen; this reads them when it is asked.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::process;
+use crate::status::{Parts, Status};
+
+/// The type of what [`text`] returns.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All that there is to say now.
+pub(crate) fn text(status: &Arc<Status>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape(Arc::clone(status))));
+    let mut text = String::with_capacity(8 << 10);
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Scrape(Arc<Status>);
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut page = Page(encoder);
+        page.gauge(
+            "freezeframe_ready",
+            "Whether clients are served and writes are taken",
+            u64::from(self.0.readiness().is_ok()),
+        )?;
+        if let Some(parts) = self.0.parts() {
+            kafka(&mut page, parts)?;
+            journal(&mut page, parts)?;
+            time(&mut page, parts)?;
+            contents(&mut page, parts)?;
+        }
+        this_process(&mut page)
+    }
+}
+
+fn kafka(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+    let metrics = parts.kafka.metrics();
+    let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    page.gauge("freezeframe_connections", "Connections open", now(&metrics.connections))?;
+    let counters = [
+        ("connections_accepted", "Connections accepted", &metrics.connections_accepted),
+        ("connections_refused", "Connections refused for want of room", &metrics.connections_refused),
+        ("bad_frames", "Frames that could not be read", &metrics.bad_frames),
+        ("received_bytes", "Bytes of requests", &metrics.bytes_in),
+        ("sent_bytes", "Bytes of answers", &metrics.bytes_out),
+        ("produced_records", "Records produced", &metrics.records_produced),
+        ("produced_bytes", "Bytes of batches produced", &metrics.bytes_produced),
+        ("fetched_bytes", "Bytes of batches fetched", &metrics.bytes_fetched),
+    ];
+    for (name, help, count) in counters {
+        page.counter(&format!("freezeframe_{name}"), help, now(count))?;
+    }
+    page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
+}
+
+fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+    let stats = parts.engine.stats();
+    let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let counters = [
+        ("journal_groups", "Groups of appends written", &stats.groups),
+        ("journal_syncs", "Groups put on stable storage", &stats.syncs),
+        ("journal_appends", "Appends that became visible", &stats.appends),
+        ("journal_written_bytes", "Bytes of journal written", &stats.bytes),
+    ];
+    for (name, help, count) in counters {
+        page.counter(&format!("freezeframe_{name}"), help, now(count))?;
+    }
+    let gauges = [
+        ("journal_end_bytes", "The position behind the journal's last entry", &stats.journal_end),
+        ("journal_synced_bytes", "The position below which all is stable", &stats.synced_to),
+        ("tail_bytes", "Bytes of the newest payloads in memory", &stats.tail_bytes),
+    ];
+    for (name, help, value) in gauges {
+        page.gauge(&format!("freezeframe_{name}"), help, now(value))?;
+    }
+    let segments = parts.engine.segment_count() as u64;
+    page.gauge("freezeframe_journal_segments", "Files of the journal", segments)?;
+    let stopped = u64::from(parts.engine.stopped().is_some());
+    page.gauge("freezeframe_stopped", "Whether the store has stopped", stopped)
+}
+
+fn time(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+    let timekeeper = parts.engine.timekeeper();
+    let frontier = timekeeper.frontier().time().0;
+    page.gauge(
+        "freezeframe_frontier_lag_ms",
+        "How far the newest moment that is final lies behind the wall clock",
+        timekeeper.wall_now().0.saturating_sub(frontier),
+    )?;
+    let (carries, peers_refused) = timekeeper.counts();
+    page.counter("freezeframe_clock_carries", "Stamps that ran ahead of the clock", carries)?;
+    page.counter("freezeframe_clock_peers_refused", "Stamps of peers refused", peers_refused)?;
+    let fenced = u64::from(timekeeper.fence().is_some());
+    page.gauge("freezeframe_fenced", "Whether the clock holds writes back", fenced)
+}
+
+fn contents(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+    let topics = parts.engine.topics();
+    let partitions: usize = topics.iter().map(|topic| topic.partitions.len()).sum();
+    page.gauge("freezeframe_topics", "Topics", topics.len() as u64)?;
+    page.gauge("freezeframe_partitions", "Partitions of all topics", partitions as u64)?;
+    match parts.engine.group_snapshots() {
+        Ok(groups) => page.gauge("freezeframe_groups", "Consumer groups", groups.len() as u64),
+        // A gauge that is missing says more than a wrong one.
+        Err(_) => Ok(()),
+    }
+}
+
+fn this_process(page: &mut Page<'_>) -> fmt::Result {
+    if let Some(bytes) = process::resident_bytes() {
+        page.gauge("process_resident_memory_bytes", "Memory that is resident", bytes)?;
+    }
+    if let Some(count) = process::open_files() {
+        page.gauge("process_open_fds", "Files and sockets open", count)?;
+    }
+    let seconds = process::cpu_time().as_secs_f64();
+    let mut metric =
+        page.0.encode_descriptor("process_cpu_seconds", "Time computed", None, MetricType::Counter)?;
+    metric.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)
+}
+
+/// A page being written.
+struct Page<'a>(DescriptorEncoder<'a>);
+
+impl Page<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, count: u64) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, u64, u64>(&count, None)
+    }
+
+    fn counters_by(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        counts: impl Iterator<Item = (String, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (value, count) in counts {
+            let labels = [(label, value.as_str())];
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&count, None)?;
+        }
+        Ok(())
+    }
+}

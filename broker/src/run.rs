@@ -1,0 +1,122 @@
+//! A process from its start to its end: the runtime, signals, and a store that stops.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::broker::{Broker, Running};
+use crate::config::Config;
+
+/// Threads that blocked on something are kept this long for the next time.
+const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
+/// What is left of the runtime at the end is given this long.
+const RUNTIME_END_MAX: Duration = Duration::from_secs(1);
+
+/// Serves until a signal asks it to end, or the store stops. `ready` is called once clients are
+/// served. A second signal ends the process at once.
+///
+/// # Errors
+/// It does not start, or the store has stopped.
+pub fn run(
+    config: Config,
+    ready: impl FnOnce(&Running) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    tell_devices();
+    let runtime = runtime().context("start the runtime")?;
+    let ended = runtime.block_on(serve(config, ready));
+    runtime.shutdown_timeout(RUNTIME_END_MAX);
+    ended
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Builder::new_multi_thread()
+        .worker_threads(cores)
+        .thread_name("worker")
+        .thread_keep_alive(BLOCKING_THREAD_KEEP_ALIVE)
+        .enable_all()
+        .build()
+}
+
+fn tell_devices() {
+    match rdma::devices() {
+        Ok(devices) if devices.is_empty() => {
+            tracing::info!("rdma devices: none; data moves over tcp");
+        }
+        Ok(devices) => {
+            let names: Vec<String> = devices.iter().map(ToString::to_string).collect();
+            tracing::info!("rdma devices: {}; data moves over tcp", names.join("; "));
+        }
+        Err(error) => tracing::warn!("rdma devices: {error}; data moves over tcp"),
+    }
+}
+
+async fn serve(
+    config: Config,
+    ready: impl FnOnce(&Running) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut signals = Signals::new().context("wait for signals")?;
+    let data_dir = config.data_dir.display().to_string();
+    let mut running = tokio::select! {
+        running = Broker::start(config) => running?,
+        name = signals.next() => {
+            // Nothing was promised to anybody yet: recovery is as safe to interrupt as a crash is.
+            tracing::info!("{name} while starting; leaving at once");
+            std::process::exit(0);
+        }
+    };
+    tracing::info!(%data_dir, cluster = running.cluster_id(), "{running}");
+    let failed = tokio::select! {
+        name = signals.next() => {
+            tracing::info!("{name}; stopping");
+            Ok(name)
+        }
+        why = told(ready(&running), &mut running) => Err(why),
+    };
+    let why = match &failed {
+        Ok(signal) => (*signal).to_owned(),
+        Err(why) => format!("{why:#}"),
+    };
+    tokio::select! {
+        () = running.close(&why) => {}
+        name = signals.next() => {
+            tracing::warn!("{name} again; leaving at once");
+            std::process::exit(1);
+        }
+    }
+    tracing::info!("stopped");
+    failed.map(drop)
+}
+
+/// Waits for a failure, of which not being able to say that it is ready is one.
+async fn told(ready: anyhow::Result<()>, running: &mut Running) -> anyhow::Error {
+    match ready {
+        Ok(()) => anyhow::Error::msg(running.failed().await),
+        Err(error) => error.context("say that the server is ready"),
+    }
+}
+
+/// The signals that ask a process to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(Signals { terminate, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

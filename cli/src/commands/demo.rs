@@ -1,0 +1,270 @@
+//! `freezeframe demo`: the main job, end to end, on real data.
+//!
+//! Starts a server of its own (the real one, in a process of its own), has a stock Kafka client
+//! written by others (rskafka) write a week of earthquakes to it, and reads the same topic at three
+//! different moments with that client.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use client::history::When;
+use client::{Client as OurClient, Options};
+use hlc::{Cut, Moment, SysTime};
+use indicatif::{ProgressBar, ProgressStyle};
+use rskafka::chrono::{DateTime, Utc};
+use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
+use rskafka::client::{Client, ClientBuilder};
+use rskafka::record::Record;
+use serde::Deserialize;
+
+use crate::output::Output;
+use crate::table::Table;
+
+const TOPIC: &str = "earthquakes";
+const PARTITIONS: i32 = 3;
+const WAVES: usize = 3;
+const DATA: &str = include_str!("../../demo/earthquakes.jsonl");
+
+/// Show the main job end to end: a stock Kafka client writes real data, and the topic is read at
+/// three different moments.
+///
+/// Starts a server of its own on a free port, with its embedded store in a temporary directory, and
+/// stops it at the end. The data is a week of earthquakes (U.S. Geological Survey, public domain);
+/// the client is rskafka, a Kafka client that knows nothing of Freezeframe.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  freezeframe demo                        show it, and leave nothing behind
+  freezeframe demo --data-dir ./quakes    keep the data
+  freezeframe demo --stay                 keep the server running to try things by hand")]
+pub(crate) struct Args {
+    /// Keep the data here; a temporary directory that is removed at the end, if not given
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Where the server listens
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    kafka: String,
+
+    /// Keep the server running until Ctrl-C
+    #[arg(long)]
+    stay: bool,
+}
+
+#[derive(Deserialize)]
+struct Quake {
+    id: String,
+    time: i64,
+    net: String,
+    mag: Option<f64>,
+    place: String,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let temporary = match args.data_dir {
+        Some(_) => None,
+        None => Some(TemporaryDirectory::make()?),
+    };
+    let directory = match (&args.data_dir, &temporary) {
+        (Some(directory), _) => directory.clone(),
+        (None, Some(temporary)) => temporary.0.clone(),
+        (None, None) => unreachable!("one of the two is there"),
+    };
+    let server = Server::start(&directory, &args.kafka)?;
+    println!("Freezeframe serves Kafka clients on {} (data in {})", server.kafka, directory.display());
+
+    let stock = ClientBuilder::new(vec![server.kafka.clone()]).build().await?;
+    let mut ours = OurClient::connect(&server.kafka, Options::default()).await?;
+    let moments = feed(&stock).await?;
+    println!();
+    println!("The same topic at three moments, read by the stock client as {TOPIC}.__at.s…:");
+    show(&stock, &mut ours, &moments).await?;
+    repeat(&mut ours, &moments).await?;
+    println!();
+    println!("Try it yourself while a server runs (freezeframe demo --stay, or freezeframe serve):");
+    println!("  freezeframe cut --bootstrap {} --at s{} --json", server.kafka, moments[1]);
+    println!("  freezeframe cat --bootstrap {} {TOPIC}/0@s{} | head -3", server.kafka, moments[0]);
+    println!("  freezeframe topics --bootstrap {} --at \"1 minute ago\"", server.kafka);
+    println!("  kcat -b {} -C -e -t {TOPIC}.__at.s{}", server.kafka, moments[0]);
+    if args.stay {
+        println!("Serving until Ctrl-C.");
+        tokio::signal::ctrl_c().await.context("wait for Ctrl-C")?;
+    }
+    Ok(())
+}
+
+/// Writes the data in waves, as it was revised; returns the moment after each.
+async fn feed(stock: &Client) -> anyhow::Result<Vec<u64>> {
+    let lines: Vec<&str> = DATA.lines().collect();
+    let controller = stock.controller_client()?;
+    controller.create_topic(TOPIC, PARTITIONS, 1, 5_000).await.context("create the topic")?;
+    let partitions = partitions(stock, TOPIC).await?;
+    let bar = ProgressBar::new(lines.len() as u64)
+        .with_style(ProgressStyle::with_template("{bar:32} {pos}/{len} {msg}")?)
+        .with_message("earthquakes written by a stock Kafka client");
+    let mut moments = Vec::new();
+    for wave in lines.chunks(lines.len().div_ceil(WAVES)) {
+        let mut batches: Vec<Vec<Record>> = (0..PARTITIONS).map(|_| Vec::new()).collect();
+        for line in wave {
+            let quake: Quake = serde_json::from_str(line).context("read the demo's data")?;
+            let partition = quake.net.bytes().map(usize::from).sum::<usize>() % batches.len();
+            batches[partition].push(Record {
+                key: Some(quake.id.into_bytes()),
+                value: Some((*line).to_owned().into_bytes()),
+                headers: Default::default(),
+                timestamp: DateTime::<Utc>::from_timestamp_millis(quake.time)
+                    .context("read an event's time")?,
+            });
+        }
+        for (partition, batch) in partitions.iter().zip(batches) {
+            for records in batch.chunks(50) {
+                partition.produce(records.to_vec(), Compression::NoCompression).await?;
+                bar.inc(records.len() as u64);
+            }
+        }
+        moments.push(next_millisecond().await);
+    }
+    bar.finish();
+    println!(
+        "{} earthquakes written by a stock Kafka client (rskafka) in {WAVES} waves",
+        lines.len()
+    );
+    Ok(moments)
+}
+
+/// The first millisecond that begins after now, once it has begun.
+async fn next_millisecond() -> u64 {
+    let ms = || Utc::now().timestamp_millis() as u64;
+    let next = ms() + 1;
+    while ms() < next {
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    }
+    next
+}
+
+async fn partitions(stock: &Client, topic: &str) -> anyhow::Result<Vec<Arc<PartitionClient>>> {
+    let mut partitions = Vec::new();
+    for index in 0..PARTITIONS {
+        let partition =
+            stock.partition_client(topic, index, UnknownTopicHandling::Retry).await?;
+        partitions.push(Arc::new(partition));
+    }
+    Ok(partitions)
+}
+
+/// What the stock client sees at each moment.
+async fn show(stock: &Client, ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
+    let mut table = Table::new(&["moment", "ends", "events", "strongest so far", "hash of the cut"]);
+    for ms in moments {
+        let (mut ends, mut count) = (Vec::new(), 0);
+        let mut strongest: Option<Quake> = None;
+        for partition in partitions(stock, &format!("{TOPIC}.__at.s{ms}")).await? {
+            let end = partition.get_offset(OffsetAt::Latest).await?;
+            let mut offset = 0;
+            while offset < end {
+                let (records, _) = partition.fetch_records(offset, 1..1_000_000, 1_000).await?;
+                if records.is_empty() {
+                    bail!("the stock client got no records at offset {offset} of {end}");
+                }
+                for record in records {
+                    offset = record.offset + 1;
+                    count += 1;
+                    let value = record.record.value.unwrap_or_default();
+                    let quake: Quake = serde_json::from_slice(&value)?;
+                    if strongest.as_ref().is_none_or(|strongest| quake.mag > strongest.mag) {
+                        strongest = Some(quake);
+                    }
+                }
+            }
+            ends.push(end.to_string());
+        }
+        let cut = cut(ours, *ms).await?;
+        let strongest = strongest.map_or_else(String::new, |quake| {
+            format!("M{:.1} {}", quake.mag.unwrap_or_default(), quake.place)
+        });
+        table.row([format!("s{ms}"), ends.join("+"), count.to_string(), strongest, cut]);
+    }
+    let mut output = Output::lock();
+    output.table(&table)?;
+    Ok(output.flush()?)
+}
+
+async fn cut(ours: &mut OurClient, ms: u64) -> anyhow::Result<String> {
+    let moment = Moment::Sys(Cut::before(SysTime(ms)));
+    Ok(ours.cut(&moment, None, When::Wait, Duration::from_secs(5)).await?.hash)
+}
+
+/// Reads the first cut again, after everything that came later.
+async fn repeat(ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
+    let (first, again) = (cut(ours, moments[0]).await?, cut(ours, moments[0]).await?);
+    anyhow::ensure!(first == again, "a cut changed: {first} became {again}");
+    println!("Asked again, the cut at s{} is {again}: the past does not change.", moments[0]);
+    Ok(())
+}
+
+/// A server in a process of its own, stopped with this one.
+struct Server {
+    process: Child,
+    kafka: String,
+}
+
+impl Server {
+    fn start(directory: &std::path::Path, kafka: &str) -> anyhow::Result<Server> {
+        let program = std::env::current_exe().context("find this program")?;
+        let mut process = Command::new(program)
+            .arg("serve")
+            .arg("--data-dir")
+            .arg(directory)
+            .args(["--kafka", kafka, "--zookeeper", "off", "--http", "off"])
+            .env("FREEZEFRAME_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start the server")?;
+        let stdout = process.stdout.take().context("read the server's output")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).context("read the server's output")?;
+        let ready = line.split_whitespace().find_map(|word| word.strip_prefix("kafka="));
+        match ready {
+            Some(kafka) => Ok(Server { kafka: kafka.to_owned(), process }),
+            None => {
+                let _ = process.wait();
+                bail!("the server did not start; it says why above")
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let terminated = i32::try_from(self.process.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM));
+        if !matches!(terminated, Some(Ok(()))) {
+            let _ = self.process.kill();
+        }
+        let _ = self.process.wait();
+    }
+}
+
+struct TemporaryDirectory(PathBuf);
+
+impl TemporaryDirectory {
+    fn make() -> anyhow::Result<TemporaryDirectory> {
+        let path = std::env::temp_dir().join(format!("freezeframe-demo-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
+        Ok(TemporaryDirectory(path))
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,220 @@
+//! AlterConfigs (33), the old one: what a topic is set to is replaced as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::alter_configs_request::AlterConfigsResource;
+use kafka_protocol::messages::alter_configs_response::AlterConfigsResourceResponse;
+use kafka_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use super::create_topics::{Refusal, answered, changeable, repeated};
+use super::describe_configs::{check_node_id, resource};
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+impl Serve for AlterConfigsRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 2 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> AlterConfigsResponse {
+        let repeated =
+            Repeated::among(self.resources.iter().map(|r| (r.resource_type, &r.resource_name)));
+        let mut responses = Vec::with_capacity(self.resources.len());
+        for asked in self.resources {
+            let done = match repeated.refuse(asked.resource_type, &asked.resource_name) {
+                Ok(()) => replace(kafka, &asked, self.validate_only).await,
+                refused => refused,
+            };
+            let (code, message) = answered(&done);
+            responses.push(
+                AlterConfigsResourceResponse::default()
+                    .with_error_code(code)
+                    .with_error_message(message)
+                    .with_resource_type(asked.resource_type)
+                    .with_resource_name(asked.resource_name),
+            );
+        }
+        AlterConfigsResponse::default().with_responses(responses)
+    }
+}
+
+async fn replace(
+    kafka: &Kafka,
+    asked: &AlterConfigsResource,
+    validate_only: bool,
+) -> Result<(), Refusal> {
+    check_keys(
+        asked.configs.iter().map(|config| &config.name),
+        asked.configs.iter().filter(|config| config.value.is_none()).map(|config| &config.name),
+    )?;
+    let configs: BTreeMap<String, String> = asked
+        .configs
+        .iter()
+        .filter_map(|config| Some((config.name.to_string(), config.value.as_ref()?.to_string())))
+        .collect();
+    let (kind, name) = (asked.resource_type, &*asked.resource_name);
+    alter(kafka, kind, name, |set| *set = configs, validate_only).await
+}
+
+/// The resources that a request names more than once.
+pub(super) struct Repeated(BTreeSet<(i8, StrBytes)>);
+
+impl Repeated {
+    pub(super) fn among<'a>(resources: impl Iterator<Item = (i8, &'a StrBytes)>) -> Repeated {
+        Repeated(repeated(resources.map(|(kind, name)| (kind, name.clone()))))
+    }
+
+    pub(super) fn refuse(&self, kind: i8, name: &StrBytes) -> Result<(), Refusal> {
+        if self.0.contains(&(kind, name.clone())) {
+            return bad_request("Each resource must appear at most once.");
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a key that comes twice, and one without the value that it needs.
+pub(super) fn check_keys<'a>(
+    keys: impl Iterator<Item = &'a StrBytes>,
+    valueless: impl Iterator<Item = &'a StrBytes>,
+) -> Result<(), Refusal> {
+    if !repeated(keys).is_empty() {
+        return bad_request("Error due to duplicate config keys");
+    }
+    let valueless: Vec<&str> = valueless.map(StrBytes::as_str).collect();
+    if !valueless.is_empty() {
+        return bad_request(format!("Null value not supported for : {}", valueless.join(", ")));
+    }
+    Ok(())
+}
+
+/// Changes the settings of a topic; refuses to change those of anything else.
+pub(super) async fn alter(
+    kafka: &Kafka,
+    kind: i8,
+    name: &str,
+    change: impl FnOnce(&mut BTreeMap<String, String>),
+    validate_only: bool,
+) -> Result<(), Refusal> {
+    match kind {
+        resource::TOPIC if name.is_empty() => {
+            bad_request("Default topic resources are not allowed.")
+        }
+        resource::TOPIC => {
+            changeable(kafka, name)?;
+            let change = |configs: &mut BTreeMap<String, String>| {
+                change(configs);
+                Ok(())
+            };
+            Ok(kafka.engine.configure_topic(name, change, validate_only).await?)
+        }
+        resource::BROKER => {
+            if !name.is_empty() {
+                check_node_id(kafka, name)?;
+            }
+            bad_request(
+                "The broker's settings cannot be changed while it runs: set it in the \
+                 configuration file or with --set and restart.",
+            )
+        }
+        resource::BROKER_LOGGER => {
+            bad_request("Log levels cannot be changed while the broker runs.")
+        }
+        resource::CLIENT_METRICS => bad_request("Client metrics are not collected."),
+        resource::GROUP => bad_request("Groups have no settings of their own."),
+        other => bad_request(format!("Unknown resource type {other}")),
+    }
+}
+
+fn bad_request(message: impl Into<String>) -> Result<(), Refusal> {
+    Err(Refusal::new(ResponseError::InvalidRequest, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::alter_configs_request::AlterableConfig;
+
+    use super::super::create_topics::tests::{ask, kafka, text, topic};
+    use super::*;
+
+    fn to(kind: i8, name: &str, configs: &[(&str, Option<&str>)]) -> AlterConfigsResource {
+        let configs = configs.iter().map(|(name, value)| {
+            AlterableConfig::default().with_name(text(name)).with_value(value.map(text))
+        });
+        AlterConfigsResource::default()
+            .with_resource_type(kind)
+            .with_resource_name(text(name))
+            .with_configs(configs.collect())
+    }
+
+    fn request(resources: Vec<AlterConfigsResource>) -> AlterConfigsRequest {
+        AlterConfigsRequest::default().with_resources(resources)
+    }
+
+    fn set(kafka: &Kafka, name: &str) -> Vec<(String, String)> {
+        kafka.engine.topic(name).unwrap().config.set().clone().into_iter().collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_not_named_is_set_no_more() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        for version in 0..=2 {
+            for (key, value) in [("retention.ms", "1"), ("segment.ms", "2")] {
+                let asked = request(vec![to(resource::TOPIC, "a", &[(key, Some(value))])]);
+                let responses = ask(&kafka, version, asked).await.responses;
+                assert_eq!((responses[0].error_code, &responses[0].error_message), (0, &None));
+                assert_eq!(set(&kafka, "a"), [(key.to_owned(), value.to_owned())]);
+            }
+        }
+        ask(&kafka, 2, request(vec![to(resource::TOPIC, "a", &[])])).await;
+        assert!(set(&kafka, "a").is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_or_only_validated_changes_nothing() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let one = [("retention.ms", Some("1"))];
+        let invalid = ResponseError::InvalidRequest;
+        for (asked, error) in [
+            (to(resource::TOPIC, "a", &[("no.such", Some("1"))]), ResponseError::InvalidConfig),
+            (
+                to(resource::TOPIC, "a", &[one[0], ("segment.ms", Some("x"))]),
+                ResponseError::InvalidConfig,
+            ),
+            (to(resource::TOPIC, "a", &[one[0], one[0]]), invalid),
+            (to(resource::TOPIC, "a", &[("retention.ms", None)]), invalid),
+            (to(resource::TOPIC, "", &one), invalid),
+            (to(resource::TOPIC, "b", &one), ResponseError::UnknownTopicOrPartition),
+            (to(resource::TOPIC, "a@s5", &one), ResponseError::InvalidTopicException),
+            (to(resource::BROKER, "1", &[("log.retention.ms", Some("1"))]), invalid),
+            (to(resource::BROKER, "", &[("log.retention.ms", Some("1"))]), invalid),
+            (to(resource::BROKER, "2", &[]), invalid),
+            (to(resource::BROKER_LOGGER, "1", &[]), invalid),
+            (to(resource::GROUP, "g", &[]), invalid),
+            (to(99, "g", &[]), invalid),
+        ] {
+            let response = ask(&kafka, 2, request(vec![asked.clone()])).await.responses.remove(0);
+            assert_eq!(response.error_code, error.code(), "{asked:?}");
+            assert!(response.error_message.is_some());
+        }
+        let tried = request(vec![to(resource::TOPIC, "a", &one)]).with_validate_only(true);
+        assert_eq!(ask(&kafka, 2, tried).await.responses[0].error_code, 0);
+        assert!(set(&kafka, "a").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_resource_that_comes_twice_is_refused_each_time() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        topic(&kafka, "b", 1).await;
+        let asked = |name| to(resource::TOPIC, name, &[("retention.ms", Some("1"))]);
+        let responses =
+            ask(&kafka, 2, request(vec![asked("a"), asked("b"), asked("a")])).await.responses;
+        let codes: Vec<i16> = responses.iter().map(|response| response.error_code).collect();
+        let invalid = ResponseError::InvalidRequest.code();
+        assert_eq!(codes, [invalid, 0, invalid]);
+        assert!(set(&kafka, "a").is_empty());
+    }
+}

@@ -1,0 +1,61 @@
+//! ConsumerGroupDescribe (69): groups of the newer kind (KIP-848), of which there are none here.
+//!
+//! A group of the older kind is answered as Kafka answers it: Java's admin client asks with this
+//! first, and on that answer asks once more with DescribeGroups.
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup;
+use kafka_protocol::messages::{
+    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, GroupId,
+};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+impl Serve for ConsumerGroupDescribeRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 1 };
+
+    async fn serve(self, _: &Arc<Kafka>, _: &Context) -> ConsumerGroupDescribeResponse {
+        let groups = self.group_ids.into_iter().map(not_of_that_kind).collect();
+        ConsumerGroupDescribeResponse::default().with_groups(groups)
+    }
+}
+
+fn not_of_that_kind(id: GroupId) -> DescribedGroup {
+    let message = format!("Group {} is not a consumer group.", id.as_str());
+    DescribedGroup::default()
+        .with_error_code(ResponseError::GroupIdNotFound.code())
+        .with_error_message(Some(StrBytes::from_string(message)))
+        .with_group_id(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::join_group::bench::{Bench, group_id};
+    use super::*;
+
+    #[tokio::test]
+    async fn no_group_is_of_the_newer_kind() {
+        let bench = Bench::new();
+        bench.stable("g").await;
+        for version in 0..=1 {
+            let request = ConsumerGroupDescribeRequest::default()
+                .with_group_ids(vec![group_id("g"), group_id("x")])
+                .with_include_authorized_operations(true);
+            let groups = bench.ask(version, request).await.groups;
+            let said: Vec<(&str, i16, &str)> = groups
+                .iter()
+                .map(|one| (one.group_id.as_str(), one.error_code, one.error_message.as_deref()))
+                .map(|(id, code, message)| (id, code, message.unwrap()))
+                .collect();
+            let expected = [
+                ("g", 69, "Group g is not a consumer group."),
+                ("x", 69, "Group x is not a consumer group."),
+            ];
+            assert_eq!(said, expected);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! CreatePartitions (37).
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
+use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
+use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse, TopicName};
+use kafka_protocol::protocol::VersionRange;
+
+use super::create_topics::{Refusal, answered, changeable, check_replicas, repeated};
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+impl Serve for CreatePartitionsRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 3 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> CreatePartitionsResponse {
+        let repeated = repeated(self.topics.iter().map(|topic| topic.name.clone()));
+        let mut results = Vec::with_capacity(self.topics.len());
+        for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
+            let added = add(kafka, topic, self.validate_only).await;
+            results.push(answer(topic.name.clone(), added));
+        }
+        let twice = || Refusal::new(ResponseError::InvalidRequest, "Duplicate topic name.");
+        results.extend(repeated.into_iter().map(|name| answer(name, Err(twice()))));
+        CreatePartitionsResponse::default().with_results(results)
+    }
+}
+
+fn answer(name: TopicName, added: Result<(), Refusal>) -> CreatePartitionsTopicResult {
+    let (code, message) = answered(&added);
+    CreatePartitionsTopicResult::default()
+        .with_name(name)
+        .with_error_code(code)
+        .with_error_message(message)
+}
+
+async fn add(
+    kafka: &Kafka,
+    asked: &CreatePartitionsTopic,
+    validate_only: bool,
+) -> Result<(), Refusal> {
+    let name = &*asked.name;
+    let count = changeable(kafka, name)?.partitions.len();
+    let total = u32::try_from(asked.count).unwrap_or(0);
+    if total as usize == count {
+        return Err(Refusal::new(
+            ResponseError::InvalidPartitions,
+            format!("Topic already has {count} partition(s)."),
+        ));
+    }
+    // Fewer than there are, or too many, is for the engine to refuse; then how many are assigned
+    // does not matter.
+    if let Some(more) = (total as usize).checked_sub(count) {
+        check_assignments(kafka, asked, more)?;
+    }
+    Ok(kafka.engine.add_partitions(name, total, validate_only).await?)
+}
+
+fn check_assignments(
+    kafka: &Kafka,
+    asked: &CreatePartitionsTopic,
+    more: usize,
+) -> Result<(), Refusal> {
+    let Some(assignments) = &asked.assignments else { return Ok(()) };
+    let assigned = assignments.len();
+    if assigned != more {
+        return Err(Refusal::new(
+            ResponseError::InvalidReplicaAssignment,
+            format!(
+                "Attempted to add {more} additional partition(s), but only {assigned} \
+                 assignment(s) were specified."
+            ),
+        ));
+    }
+    assignments.iter().try_for_each(|assignment| check_replicas(kafka, &assignment.broker_ids))
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::BrokerId;
+    use kafka_protocol::messages::create_partitions_request::CreatePartitionsAssignment;
+
+    use super::super::create_topics::tests::{ask, kafka, name, topic};
+    use super::*;
+
+    fn to(topic: &str, count: i32) -> CreatePartitionsTopic {
+        CreatePartitionsTopic::default()
+            .with_name(name(topic))
+            .with_count(count)
+            .with_assignments(None)
+    }
+
+    fn assigned(count: i32, brokers: &[i32]) -> CreatePartitionsTopic {
+        let assignment = |broker: &i32| {
+            CreatePartitionsAssignment::default().with_broker_ids(vec![BrokerId(*broker)])
+        };
+        to("a", count).with_assignments(Some(brokers.iter().map(assignment).collect()))
+    }
+
+    async fn add_one(kafka: &Arc<Kafka>, topic: CreatePartitionsTopic) -> (i16, String) {
+        let request = CreatePartitionsRequest::default().with_topics(vec![topic]);
+        let result = ask(kafka, 3, request).await.results.remove(0);
+        (result.error_code, result.error_message.map_or(String::new(), |text| text.to_string()))
+    }
+
+    fn count(kafka: &Kafka) -> usize {
+        kafka.engine.topic("a").unwrap().partitions.len()
+    }
+
+    #[tokio::test]
+    async fn partitions_are_added_in_every_version() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        for version in 0..=3 {
+            let request = CreatePartitionsRequest::default()
+                .with_topics(vec![to("a", 2 + i32::from(version))]);
+            let results = ask(&kafka, version, request).await.results;
+            assert_eq!((results[0].error_code, &results[0].error_message), (0, &None));
+        }
+        assert_eq!(count(&kafka), 5);
+        assert_eq!(add_one(&kafka, assigned(7, &[1, 1])).await.0, 0);
+        assert_eq!(count(&kafka), 7);
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_says_why_and_adds_nothing() {
+        let kafka = kafka();
+        topic(&kafka, "a", 3).await;
+        let assignment = ResponseError::InvalidReplicaAssignment;
+        for (asked, error, words) in [
+            (to("a", 3), ResponseError::InvalidPartitions, "already has 3 partition(s)"),
+            (to("a", 2), ResponseError::InvalidPartitions, "would not be an increase"),
+            (to("a", -1), ResponseError::InvalidPartitions, ""),
+            (to("a", i32::MAX), ResponseError::InvalidPartitions, "10000"),
+            (to("b", 3), ResponseError::UnknownTopicOrPartition, "does not exist"),
+            (to("a@s5", 4), ResponseError::InvalidTopicException, "read-only"),
+            (assigned(5, &[1]), assignment, "Attempted to add 2"),
+            (assigned(4, &[2]), assignment, "no such broker"),
+        ] {
+            let (code, message) = add_one(&kafka, asked.clone()).await;
+            assert_eq!(code, error.code(), "{asked:?}: {message}");
+            assert!(message.contains(words), "{message}");
+        }
+        assert_eq!(count(&kafka), 3);
+    }
+
+    #[tokio::test]
+    async fn what_is_only_validated_or_comes_twice_is_not_done() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let twice = CreatePartitionsRequest::default().with_topics(vec![to("a", 2), to("a", 3)]);
+        let results = ask(&kafka, 3, twice).await.results;
+        assert_eq!(results.len(), 1);
+        assert_eq!(results[0].error_code, ResponseError::InvalidRequest.code());
+        let tried = CreatePartitionsRequest::default()
+            .with_topics(vec![to("a", 9)])
+            .with_validate_only(true);
+        assert_eq!(ask(&kafka, 3, tried).await.results[0].error_code, 0);
+        assert_eq!(count(&kafka), 1);
+    }
+}

@@ -1,0 +1,544 @@
+//! CreateTopics (19). There is one broker, so a topic has one replica of each partition.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use engine::{EngineError, Topic, TopicId, check_topic_name};
+use hlc::split_topic;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
+use kafka_protocol::messages::create_topics_response::{
+    CreatableTopicConfigs, CreatableTopicResult,
+};
+use kafka_protocol::messages::{BrokerId, CreateTopicsRequest, CreateTopicsResponse, TopicName};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+use uuid::Uuid;
+
+use super::describe_configs::topic_settings;
+use crate::core::Kafka;
+use crate::error_code::engine_error;
+use crate::routes::{Context, Serve};
+
+/// "As the broker is set to."
+const DEFAULT: i32 = -1;
+const REPLICATION_FACTOR: i16 = 1;
+/// Kafka's own topic of that name is no topic that anybody may have.
+const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
+
+impl Serve for CreateTopicsRequest {
+    const SERVED: VersionRange = VersionRange { min: 2, max: 7 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> CreateTopicsResponse {
+        let repeated = repeated(self.topics.iter().map(|topic| topic.name.clone()));
+        let taken = Colliding::with(kafka, &self.topics);
+        let mut results = Vec::with_capacity(self.topics.len());
+        for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
+            let created = create(kafka, topic, &taken, self.validate_only).await;
+            results.push(created.unwrap_or_else(|why| refused(topic.name.clone(), why)));
+        }
+        let twice = || Refusal::new(ResponseError::InvalidRequest, "Duplicate topic name.");
+        results.extend(repeated.into_iter().map(|name| refused(name, twice())));
+        CreateTopicsResponse::default().with_topics(results)
+    }
+}
+
+fn refused(name: TopicName, why: Refusal) -> CreatableTopicResult {
+    let (code, message) = answered(&Err(why));
+    CreatableTopicResult::default()
+        .with_name(name)
+        .with_error_code(code)
+        .with_error_message(message)
+}
+
+async fn create(
+    kafka: &Kafka,
+    asked: &CreatableTopic,
+    taken: &Colliding,
+    validate_only: bool,
+) -> Result<CreatableTopicResult, Refusal> {
+    let name = &*asked.name;
+    check_new_name(kafka, name, taken)?;
+    let configs = configs(asked)?;
+    let partitions = partition_count(kafka, asked)?;
+    // What was only tried has no id that anybody could ask for.
+    let id = if validate_only { TopicId::default() } else { new_topic_id() };
+    let topic = kafka.engine.create_topic(name, partitions, configs, id, validate_only).await?;
+    Ok(CreatableTopicResult::default()
+        .with_name(asked.name.clone())
+        .with_topic_id(Uuid::from_bytes(id))
+        .with_error_message(None)
+        .with_num_partitions(partitions as i32)
+        .with_replication_factor(REPLICATION_FACTOR)
+        .with_configs(Some(settings(kafka, &topic))))
+}
+
+fn check_new_name(kafka: &Kafka, name: &str, taken: &Colliding) -> Result<(), Refusal> {
+    if name == CLUSTER_METADATA_TOPIC {
+        return Err(Refusal::new(
+            ResponseError::InvalidRequest,
+            format!("Creation of internal topic {name} is prohibited."),
+        ));
+    }
+    refuse_moment(name)?;
+    check_topic_name(name)?;
+    if kafka.engine.topic(name).is_some() {
+        return Err(Refusal::new(
+            ResponseError::TopicAlreadyExists,
+            format!("Topic '{name}' already exists."),
+        ));
+    }
+    taken.refuse(name)
+}
+
+/// The names that are like others but for '.' and '_'. Kafka's metrics cannot tell them apart, so it
+/// lets only one of them be; a topic that can be made here can be made there.
+struct Colliding(HashMap<String, Arc<str>>);
+
+impl Colliding {
+    /// Those that there are, if one of the topics `asked` for could collide with any.
+    fn with(kafka: &Kafka, asked: &[CreatableTopic]) -> Colliding {
+        let none = asked.iter().all(|topic| unified(&topic.name).is_none());
+        let topics = if none { Vec::new() } else { kafka.engine.topics() };
+        let name = |topic: Arc<Topic>| Some((unified(&topic.name)?, Arc::clone(&topic.name)));
+        Colliding(topics.into_iter().filter_map(name).collect())
+    }
+
+    fn refuse(&self, name: &str) -> Result<(), Refusal> {
+        let Some(other) = unified(name).and_then(|unified| self.0.get(&unified)) else {
+            return Ok(());
+        };
+        Err(Refusal::new(
+            ResponseError::InvalidTopicException,
+            format!("Topic '{name}' collides with existing topic: {other}"),
+        ))
+    }
+}
+
+fn unified(name: &str) -> Option<String> {
+    name.contains(['.', '_']).then(|| name.replace('.', "_"))
+}
+
+fn configs(asked: &CreatableTopic) -> Result<BTreeMap<String, String>, Refusal> {
+    let nulls: Vec<&str> = asked
+        .configs
+        .iter()
+        .filter(|config| config.value.is_none())
+        .map(|config| &*config.name)
+        .collect();
+    if !nulls.is_empty() {
+        return Err(Refusal::new(
+            ResponseError::InvalidConfig,
+            format!("Null value not supported for topic configs: {}", nulls.join(",")),
+        ));
+    }
+    let pair = |name: &StrBytes, value: &StrBytes| (name.to_string(), value.to_string());
+    Ok(asked
+        .configs
+        .iter()
+        .filter_map(|config| Some(pair(&config.name, config.value.as_ref()?)))
+        .collect())
+}
+
+fn partition_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal> {
+    if !asked.assignments.is_empty() {
+        return assigned_count(kafka, asked);
+    }
+    let factor = asked.replication_factor;
+    if factor < DEFAULT as i16 || factor == 0 {
+        return Err(Refusal::new(
+            ResponseError::InvalidReplicationFactor,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        ));
+    }
+    let count = match asked.num_partitions {
+        DEFAULT => kafka.options.partitions,
+        count => u32::try_from(count).ok().filter(|count| *count > 0).ok_or_else(|| {
+            Refusal::new(
+                ResponseError::InvalidPartitions,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        })?,
+    };
+    if factor > REPLICATION_FACTOR {
+        return Err(Refusal::new(
+            ResponseError::InvalidReplicationFactor,
+            format!(
+                "Unable to replicate the partition {factor} time(s): The target replication factor \
+                 of {factor} cannot be reached because only 1 broker(s) are registered."
+            ),
+        ));
+    }
+    Ok(count)
+}
+
+/// How many partitions a manual assignment makes.
+fn assigned_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal> {
+    for (set, what) in [
+        (i32::from(asked.replication_factor) != DEFAULT, "replication factor"),
+        (asked.num_partitions != DEFAULT, "numPartitions"),
+    ] {
+        if set {
+            return Err(Refusal::new(
+                ResponseError::InvalidRequest,
+                format!(
+                    "A manual partition assignment was specified, but {what} was not set to -1."
+                ),
+            ));
+        }
+    }
+    let mut indexes = BTreeSet::new();
+    for CreatableReplicaAssignment { partition_index, broker_ids, .. } in &asked.assignments {
+        if !indexes.insert(*partition_index) {
+            return Err(Refusal::new(
+                ResponseError::InvalidReplicaAssignment,
+                format!(
+                    "Found multiple manual partition assignments for partition {partition_index}"
+                ),
+            ));
+        }
+        check_replicas(kafka, broker_ids)?;
+    }
+    if !indexes.iter().copied().eq(0..indexes.len() as i32) {
+        return Err(Refusal::new(
+            ResponseError::InvalidReplicaAssignment,
+            "partitions should be a consecutive 0-based integer sequence",
+        ));
+    }
+    Ok(indexes.len() as u32)
+}
+
+/// Whether a partition's replicas can be `brokers`: there is one broker, this one.
+pub(super) fn check_replicas(kafka: &Kafka, brokers: &[BrokerId]) -> Result<(), Refusal> {
+    let refuse = |why: String| {
+        let message = format!("The manual partition assignment includes {why}");
+        Err(Refusal::new(ResponseError::InvalidReplicaAssignment, message))
+    };
+    let node = BrokerId(kafka.options.node_id);
+    if let Some(other) = brokers.iter().filter(|broker| **broker != node).min() {
+        return refuse(format!("broker {}, but no such broker is registered.", other.0));
+    }
+    match brokers.len() {
+        0 => refuse("an empty replica list.".to_owned()),
+        1 => Ok(()),
+        _ => refuse(format!("the broker {} more than once.", node.0)),
+    }
+}
+
+fn settings(kafka: &Kafka, topic: &Topic) -> Vec<CreatableTopicConfigs> {
+    topic_settings(&topic.config, kafka.engine.topic_defaults())
+        .map(|setting| {
+            CreatableTopicConfigs::default()
+                .with_name(StrBytes::from_static_str(setting.name))
+                .with_value(Some(StrBytes::from_string(setting.value.to_owned())))
+                .with_config_source(setting.source)
+        })
+        .collect()
+}
+
+/// An id for a new topic. As Kafka does, none whose text begins with a dash, which tools would take
+/// for an option.
+pub(super) fn new_topic_id() -> TopicId {
+    /// In Kafka's base 64, which takes six bits from the front.
+    const DASH: u8 = 62;
+    loop {
+        let id = Uuid::new_v4().into_bytes();
+        if id[0] >> 2 != DASH {
+            return id;
+        }
+    }
+}
+
+/// Why something was not done: Kafka's error, and words for a person.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) error: ResponseError,
+    message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(error: ResponseError, message: impl Into<String>) -> Refusal {
+        Refusal { error, message: message.into() }
+    }
+}
+
+impl From<EngineError> for Refusal {
+    fn from(error: EngineError) -> Refusal {
+        // Kafka's messages are sentences, and some tools look for theirs.
+        let mut message = error.to_string();
+        if let Some(first) = message.get_mut(..1) {
+            first.make_ascii_uppercase();
+        }
+        Refusal::new(engine_error(&error), message)
+    }
+}
+
+/// Error code and message, as an answer has them.
+pub(super) fn answered(result: &Result<(), Refusal>) -> (i16, Option<StrBytes>) {
+    match result {
+        Ok(()) => (0, None),
+        Err(Refusal { error, message }) => {
+            (error.code(), Some(StrBytes::from_string(message.clone())))
+        }
+    }
+}
+
+/// Refuses to change what asks for a moment: the past can only be read.
+pub(super) fn refuse_moment(name: &str) -> Result<(), Refusal> {
+    match split_topic(name) {
+        Some((topic, _)) => Err(Refusal::new(
+            ResponseError::InvalidTopicException,
+            format!("'{name}' is a moment of the topic '{topic}', and the past is read-only."),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A topic that is to be changed.
+pub(super) fn changeable(kafka: &Kafka, name: &str) -> Result<Arc<Topic>, Refusal> {
+    refuse_moment(name)?;
+    kafka.engine.topic(name).ok_or_else(|| {
+        Refusal::new(
+            ResponseError::UnknownTopicOrPartition,
+            format!("The topic '{name}' does not exist."),
+        )
+    })
+}
+
+/// What comes more than once.
+pub(super) fn repeated<T: Clone + Eq + Hash + Ord>(all: impl Iterator<Item = T>) -> BTreeSet<T> {
+    let mut seen = HashSet::new();
+    all.filter(|one| !seen.insert(one.clone())).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use bytes::BytesMut;
+    use engine::{Batch, Durability, Engine, EngineOptions, Head, Payload, TopicDefaults};
+    use hlc::UserTime;
+    use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
+    use kafka_protocol::protocol::{Decodable, Encodable};
+    use kafka_records::HEADER_BYTES;
+    use storage::disk::MemoryDisk;
+
+    use super::*;
+    use crate::core::KafkaOptions;
+    use crate::format::KafkaFormat;
+
+    /// Kafka's face over an engine in memory, whose operator has set `retention.ms`.
+    pub(in crate::apis) fn kafka_with(options: KafkaOptions) -> Arc<Kafka> {
+        let defaults = TopicDefaults::from([("retention.ms".to_owned(), "5000".to_owned())]);
+        let engine = Engine::open(
+            Arc::new(MemoryDisk::new()),
+            EngineOptions { topic_defaults: defaults, ..EngineOptions::default() },
+            Arc::new(hlc::OsClock),
+            Arc::new(KafkaFormat { unpacked_bytes_max: 1 << 20 }),
+        );
+        Kafka::new(Arc::new(engine.unwrap()), options).unwrap()
+    }
+
+    pub(in crate::apis) fn kafka() -> Arc<Kafka> {
+        kafka_with(KafkaOptions { partitions: 3, ..KafkaOptions::default() })
+    }
+
+    pub(in crate::apis) async fn topic(kafka: &Arc<Kafka>, name: &str, partitions: u32) {
+        let id = new_topic_id();
+        kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await.unwrap();
+    }
+
+    /// A topic of one partition with so many records, of which only the count is real.
+    pub(in crate::apis) async fn filled(kafka: &Arc<Kafka>, name: &str, records: u32) {
+        topic(kafka, name, 1).await;
+        let batch = Batch {
+            payload: Payload { head: Head::new(&[0; HEADER_BYTES]), rest: vec![0; 100].into() },
+            count: records,
+            times: (UserTime(0), UserTime(0)),
+            producer: None,
+        };
+        let topic = kafka.engine.topic(name).unwrap();
+        let appended = kafka.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;
+        assert!(appended[0].is_ok(), "{appended:?}");
+    }
+
+    /// The answer as a client of that version reads it.
+    pub(in crate::apis) async fn ask<R: Serve>(
+        kafka: &Arc<Kafka>,
+        version: i16,
+        request: R,
+    ) -> R::Response {
+        let context = Context {
+            api_key: R::KEY,
+            version,
+            correlation_id: 1,
+            client_id: "test".to_owned(),
+            peer: ([127, 0, 0, 1], 50_000).into(),
+            local: ([127, 0, 0, 1], 9092).into(),
+        };
+        let mut bytes = BytesMut::new();
+        request.serve(kafka, &context).await.encode(&mut bytes, version).unwrap();
+        let mut bytes = bytes.freeze();
+        let response = R::Response::decode(&mut bytes, version).unwrap();
+        assert!(bytes.is_empty());
+        response
+    }
+
+    pub(in crate::apis) fn name(name: &str) -> TopicName {
+        TopicName(text(name))
+    }
+
+    pub(in crate::apis) fn text(text: &str) -> StrBytes {
+        StrBytes::from_string(text.to_owned())
+    }
+
+    fn new(name: &str, partitions: i32, factor: i16) -> CreatableTopic {
+        CreatableTopic::default()
+            .with_name(self::name(name))
+            .with_num_partitions(partitions)
+            .with_replication_factor(factor)
+    }
+
+    fn config(name: &str, value: Option<&str>) -> CreatableTopicConfig {
+        CreatableTopicConfig::default().with_name(text(name)).with_value(value.map(text))
+    }
+
+    fn assigned(topics: &[(i32, &[i32])]) -> CreatableTopic {
+        let assignments = topics.iter().map(|(index, brokers)| {
+            CreatableReplicaAssignment::default()
+                .with_partition_index(*index)
+                .with_broker_ids(brokers.iter().map(|id| BrokerId(*id)).collect())
+        });
+        new("assigned", -1, -1).with_assignments(assignments.collect())
+    }
+
+    async fn create_one(kafka: &Arc<Kafka>, topic: CreatableTopic) -> CreatableTopicResult {
+        let request = CreateTopicsRequest::default().with_topics(vec![topic]);
+        ask(kafka, 7, request).await.topics.remove(0)
+    }
+
+    #[tokio::test]
+    async fn a_topic_that_was_created_is_there_as_it_was_answered() {
+        let kafka = kafka();
+        let asked = new("orders", -1, -1).with_configs(vec![config("segment.ms", Some("60000"))]);
+        let result = create_one(&kafka, asked).await;
+        assert_eq!((result.error_code, result.error_message), (0, None));
+        assert_eq!((result.num_partitions, result.replication_factor), (3, 1));
+        let topic = kafka.engine.topic("orders").unwrap();
+        assert_eq!(Uuid::from_bytes(topic.id), result.topic_id);
+        assert_eq!(topic.partitions.len(), 3);
+        let configs = result.configs.unwrap();
+        let source = |name: &str| {
+            let config = configs.iter().find(|config| &*config.name == name).unwrap();
+            (config.value.clone().unwrap().to_string(), config.config_source)
+        };
+        assert_eq!(source("segment.ms"), ("60000".to_owned(), 1));
+        assert_eq!(source("retention.ms"), ("5000".to_owned(), 4));
+        assert_eq!(source("cleanup.policy"), ("delete".to_owned(), 5));
+    }
+
+    #[tokio::test]
+    async fn every_version_can_be_answered() {
+        let kafka = kafka();
+        for version in 2..=7 {
+            let topics = vec![new(&format!("t{version}"), 1, 1), new("bad name", 1, 1)];
+            let request = CreateTopicsRequest::default().with_topics(topics);
+            let codes: Vec<i16> =
+                ask(&kafka, version, request).await.topics.iter().map(|t| t.error_code).collect();
+            assert_eq!(codes, [0, ResponseError::InvalidTopicException.code()], "{version}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_only_validated_is_not_made() {
+        let kafka = kafka();
+        let request = CreateTopicsRequest::default()
+            .with_topics(vec![new("orders", 4, 1), new("bad", 0, 1)])
+            .with_validate_only(true);
+        let results = ask(&kafka, 7, request).await.topics;
+        assert_eq!((results[0].error_code, results[0].num_partitions), (0, 4));
+        assert_eq!(results[0].topic_id, Uuid::nil());
+        assert_eq!(results[1].error_code, ResponseError::InvalidPartitions.code());
+        assert!(kafka.engine.topics().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_name_that_comes_twice_is_made_by_neither_and_answered_once() {
+        let kafka = kafka();
+        let topics = vec![new("a", 1, 1), new("b", 1, 1), new("a", 2, 1)];
+        let results =
+            ask(&kafka, 7, CreateTopicsRequest::default().with_topics(topics)).await.topics;
+        let answers: Vec<(&str, i16)> = results.iter().map(|r| (&**r.name, r.error_code)).collect();
+        assert_eq!(answers, [("b", 0), ("a", ResponseError::InvalidRequest.code())]);
+        assert!(kafka.engine.topic("a").is_none());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_made_says_why() {
+        let kafka = kafka();
+        topic(&kafka, "there", 1).await;
+        topic(&kafka, "a.b", 1).await;
+        let configured = |configs| new("configured", 1, 1).with_configs(configs);
+        for (asked, error, words) in [
+            (new("there", 1, 1), ResponseError::TopicAlreadyExists, "already exists"),
+            (new("a_b", 1, 1), ResponseError::InvalidTopicException, "collides with"),
+            (new("there@s5", 1, 1), ResponseError::InvalidTopicException, "read-only"),
+            (new("there.__at.s5", 1, 1), ResponseError::InvalidTopicException, "read-only"),
+            (new("", 1, 1), ResponseError::InvalidTopicException, "empty"),
+            (new("__cluster_metadata", 1, 1), ResponseError::InvalidRequest, "prohibited"),
+            (new("x", 0, 1), ResponseError::InvalidPartitions, "non-positive"),
+            (new("x", -2, 1), ResponseError::InvalidPartitions, "non-positive"),
+            (new("x", 10_001, 1), ResponseError::InvalidPartitions, "10000"),
+            (new("x", 1, 0), ResponseError::InvalidReplicationFactor, "larger than 0"),
+            (new("x", 1, -2), ResponseError::InvalidReplicationFactor, "larger than 0"),
+            (new("x", 1, 3), ResponseError::InvalidReplicationFactor, "only 1 broker(s)"),
+            (
+                configured(vec![config("retention.days", Some("1"))]),
+                ResponseError::InvalidConfig,
+                "Unknown topic config name: retention.days",
+            ),
+            (
+                configured(vec![config("retention.ms", Some("soon"))]),
+                ResponseError::InvalidConfig,
+                "Invalid value soon for configuration retention.ms",
+            ),
+            (
+                configured(vec![config("retention.ms", None)]),
+                ResponseError::InvalidConfig,
+                "Null value not supported for topic configs: retention.ms",
+            ),
+        ] {
+            let result = create_one(&kafka, asked.clone()).await;
+            assert_eq!(result.error_code, error.code(), "{asked:?}");
+            let message = result.error_message.unwrap();
+            assert!(message.contains(words), "{message}");
+        }
+        assert_eq!(kafka.engine.topics().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_manual_assignment_names_this_node_only_and_leaves_no_gap() {
+        let kafka = kafka();
+        for (assignments, words) in [
+            (assigned(&[(0, &[1]), (2, &[1])]), "consecutive"),
+            (assigned(&[(1, &[1])]), "consecutive"),
+            (assigned(&[(0, &[1]), (0, &[1])]), "Found multiple"),
+            (assigned(&[(0, &[])]), "empty replica list"),
+            (assigned(&[(0, &[1, 2])]), "broker 2, but no such broker"),
+            (assigned(&[(0, &[1, 1])]), "broker 1 more than once"),
+        ] {
+            let result = create_one(&kafka, assignments).await;
+            assert_eq!(
+                result.error_code,
+                ResponseError::InvalidReplicaAssignment.code(),
+                "{words}"
+            );
+            assert!(result.error_message.unwrap().contains(words), "{words}");
+        }
+        let counted = assigned(&[(0, &[1])]).with_num_partitions(1);
+        assert_eq!(
+            create_one(&kafka, counted).await.error_code,
+            ResponseError::InvalidRequest.code()
+        );
+        let result = create_one(&kafka, assigned(&[(1, &[1]), (0, &[1])])).await;
+        assert_eq!((result.error_code, result.num_partitions), (0, 2));
+    }
+}

@@ -1,0 +1,130 @@
+//! DeleteGroups (42): groups without members end, and their offsets with them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use hlc::Cut;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
+use kafka_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse, GroupId};
+use kafka_protocol::protocol::VersionRange;
+
+use super::offset_commit::coordinator_error;
+use crate::core::Kafka;
+use crate::error_code::group_error;
+use crate::groups::GroupError;
+use crate::routes::{Context, Serve};
+
+impl Serve for DeleteGroupsRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 2 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DeleteGroupsResponse {
+        let mut seen = HashSet::new();
+        let mut results = Vec::with_capacity(self.groups_names.len());
+        for group in self.groups_names.into_iter().filter(|group| seen.insert(group.clone())) {
+            let code = delete(kafka, &group).await.err().map_or(0, |error| error.code());
+            results.push(result(group, code));
+        }
+        DeleteGroupsResponse::default().with_results(results)
+    }
+}
+
+fn result(group: GroupId, code: i16) -> DeletableGroupResult {
+    DeletableGroupResult::default().with_group_id(group).with_error_code(code)
+}
+
+async fn delete(kafka: &Kafka, group: &str) -> Result<(), ResponseError> {
+    let deleted = kafka.groups.delete(group).await;
+    if !matches!(deleted, Ok(()) | Err(GroupError::GroupIdNotFound)) {
+        return deleted.map_err(group_error);
+    }
+    // The end of a group that was ever saved takes its offsets with it. What is left is of a group
+    // that nobody has joined, or that a commit outlived.
+    let left = kafka.engine.committed_offsets(Some(group), Cut::ALL);
+    if left.map_err(|error| coordinator_error(&error))?.is_empty() {
+        return deleted.map_err(group_error);
+    }
+    kafka.engine.delete_group(group).await.map(drop).map_err(|error| coordinator_error(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::OffsetCommit;
+    use kafka_protocol::messages::LeaveGroupRequest;
+
+    use super::super::join_group::bench::{Bench, group_id};
+    use super::*;
+
+    async fn delete_in(bench: &Bench, version: i16, groups: &[&str]) -> Vec<(String, i16)> {
+        let groups = groups.iter().map(|group| group_id(group)).collect();
+        let request = DeleteGroupsRequest::default().with_groups_names(groups);
+        let results = bench.ask(version, request).await.results;
+        results.iter().map(|one| (one.group_id.to_string(), one.error_code)).collect()
+    }
+
+    async fn commit(bench: &Bench, group: &str) {
+        let fence = crate::groups::CommitFence {
+            member_id: String::new(),
+            group_instance_id: None,
+            generation_id: -1,
+            kind: crate::groups::CommitKind::Plain,
+        };
+        bench.kafka.groups.check_commit(group, &fence).unwrap();
+        commit_unseen(bench, group).await;
+    }
+
+    /// The coordinator hears nothing of it.
+    async fn commit_unseen(bench: &Bench, group: &str) {
+        let offset = OffsetCommit {
+            topic: "a".to_owned(),
+            partition: 0,
+            offset: 5,
+            leader_epoch: -1,
+            metadata: String::new(),
+        };
+        bench.kafka.engine.commit_offsets(group, vec![offset]).await.unwrap();
+    }
+
+    fn offset_count(bench: &Bench, group: &str) -> usize {
+        bench.kafka.engine.committed_offsets(Some(group), Cut::ALL).unwrap().len()
+    }
+
+    #[tokio::test]
+    async fn a_group_of_offsets_alone_goes_with_them_for_good() {
+        for version in 0..=2 {
+            let bench = Bench::new();
+            commit(&bench, "g").await;
+            commit(&bench, "stays").await;
+            assert_eq!(delete_in(&bench, version, &["g", "g"]).await, [("g".to_owned(), 0)]);
+            let bench = bench.restarted();
+            assert_eq!((offset_count(&bench, "g"), offset_count(&bench, "stays")), (0, 1));
+            assert_eq!(bench.kafka.groups.list().len(), 1);
+            assert_eq!(delete_in(&bench, version, &["g"]).await, [("g".to_owned(), 69)]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_group_with_members_stays_and_one_that_all_have_left_goes() {
+        let bench = Bench::new();
+        let member = bench.stable("g").await;
+        commit_unseen(&bench, "g").await;
+        let non_empty = ResponseError::NonEmptyGroup.code();
+        let results = delete_in(&bench, 2, &["g", "x"]).await;
+        assert_eq!(results, [("g".to_owned(), non_empty), ("x".to_owned(), 69)]);
+        assert_eq!(offset_count(&bench, "g"), 1);
+        let leave = LeaveGroupRequest::default().with_group_id(group_id("g"));
+        assert_eq!(bench.ask(0, leave.with_member_id(member.id)).await.error_code, 0);
+        assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
+        let bench = bench.restarted();
+        assert_eq!(offset_count(&bench, "g"), 0);
+        assert!(bench.kafka.groups.list().is_empty());
+    }
+
+    #[tokio::test]
+    async fn offsets_that_outlived_their_group_can_be_deleted() {
+        let bench = Bench::new();
+        commit_unseen(&bench, "g").await;
+        assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
+        assert_eq!(offset_count(&bench, "g"), 0);
+    }
+}

@@ -1,0 +1,155 @@
+//! DeleteRecords (21): gives up the records before an offset.
+
+use std::sync::Arc;
+
+use engine::Topic;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::delete_records_request::DeleteRecordsPartition;
+use kafka_protocol::messages::delete_records_response::{
+    DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
+};
+use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use super::create_topics::changeable;
+use crate::core::Kafka;
+use crate::error_code::engine_error;
+use crate::routes::{Context, Serve};
+
+/// "Up to the high watermark." The engine takes the same number.
+const ALL: i64 = -1;
+const UNKNOWN_LOW_WATERMARK: i64 = -1;
+
+impl Serve for DeleteRecordsRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 2 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DeleteRecordsResponse {
+        let mut topics = Vec::with_capacity(self.topics.len());
+        for asked in self.topics {
+            let topic = deletable(kafka, &asked.name);
+            let mut partitions = Vec::with_capacity(asked.partitions.len());
+            for partition in asked.partitions {
+                let deleted = match &topic {
+                    Ok(topic) => delete(kafka, topic, &partition).await,
+                    Err(error) => Err(*error),
+                };
+                partitions.push(answer(partition.partition_index, deleted));
+            }
+            topics.push(
+                DeleteRecordsTopicResult::default()
+                    .with_name(asked.name)
+                    .with_partitions(partitions),
+            );
+        }
+        DeleteRecordsResponse::default().with_topics(topics)
+    }
+}
+
+fn answer(index: i32, deleted: Result<i64, ResponseError>) -> DeleteRecordsPartitionResult {
+    let result = DeleteRecordsPartitionResult::default().with_partition_index(index);
+    match deleted {
+        Ok(low_watermark) => result.with_low_watermark(low_watermark),
+        Err(error) => {
+            result.with_low_watermark(UNKNOWN_LOW_WATERMARK).with_error_code(error.code())
+        }
+    }
+}
+
+/// A topic of whose records some may be given up: not one that keeps the newest of each key.
+fn deletable(kafka: &Kafka, name: &str) -> Result<Arc<Topic>, ResponseError> {
+    let topic = changeable(kafka, name).map_err(|refusal| refusal.error)?;
+    let policy = topic.config.value("cleanup.policy", kafka.engine.topic_defaults());
+    if policy.split(',').any(|word| word.trim() == "delete") {
+        return Ok(topic);
+    }
+    Err(ResponseError::PolicyViolation)
+}
+
+async fn delete(
+    kafka: &Kafka,
+    topic: &Topic,
+    asked: &DeleteRecordsPartition,
+) -> Result<i64, ResponseError> {
+    if asked.offset < ALL {
+        return Err(ResponseError::OffsetOutOfRange);
+    }
+    let start = kafka.engine.delete_records(topic, asked.partition_index, asked.offset).await;
+    start.map(|start| start.0 as i64).map_err(|error| engine_error(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kafka_protocol::messages::delete_records_request::DeleteRecordsTopic;
+
+    use super::super::create_topics::new_topic_id;
+    use super::super::create_topics::tests::{ask, filled, kafka, name, topic};
+    use super::*;
+
+    async fn before(kafka: &Arc<Kafka>, topic: &str, index: i32, offset: i64) -> (i16, i64) {
+        let partition =
+            DeleteRecordsPartition::default().with_partition_index(index).with_offset(offset);
+        let topic =
+            DeleteRecordsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+        let request = DeleteRecordsRequest::default().with_topics(vec![topic]);
+        let result = ask(kafka, 2, request).await.topics.remove(0).partitions.remove(0);
+        (result.error_code, result.low_watermark)
+    }
+
+    #[tokio::test]
+    async fn the_start_moves_up_and_never_back() {
+        let kafka = kafka();
+        filled(&kafka, "a", 5).await;
+        assert_eq!(before(&kafka, "a", 0, 2).await, (0, 2));
+        assert_eq!(before(&kafka, "a", 0, 1).await, (0, 2));
+        assert_eq!(before(&kafka, "a", 0, -1).await, (0, 5));
+        assert_eq!(before(&kafka, "a", 0, 5).await, (0, 5));
+        assert_eq!(kafka.engine.topic("a").unwrap().partitions[0].start().0, 5);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_in_the_log_cannot_be_given_up() {
+        let kafka = kafka();
+        filled(&kafka, "a", 5).await;
+        for (topic, index, offset, error) in [
+            ("a", 0, 6, ResponseError::OffsetOutOfRange),
+            ("a", 0, -2, ResponseError::OffsetOutOfRange),
+            ("a", 0, i64::MIN, ResponseError::OffsetOutOfRange),
+            ("a", 1, 0, ResponseError::UnknownTopicOrPartition),
+            ("a", -1, 0, ResponseError::UnknownTopicOrPartition),
+            ("b", 0, 0, ResponseError::UnknownTopicOrPartition),
+            ("a@s5", 0, 0, ResponseError::InvalidTopicException),
+        ] {
+            let answer = before(&kafka, topic, index, offset).await;
+            assert_eq!(answer, (error.code(), -1), "{topic} {index} {offset}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_topic_that_is_only_compacted_gives_up_nothing() {
+        let kafka = kafka();
+        for (name, policy, code) in [
+            ("compacted", "compact", ResponseError::PolicyViolation.code()),
+            ("both", "compact,delete", 0),
+        ] {
+            let configs = BTreeMap::from([("cleanup.policy".to_owned(), policy.to_owned())]);
+            kafka.engine.create_topic(name, 1, configs, new_topic_id(), false).await.unwrap();
+            assert_eq!(before(&kafka, name, 0, 0).await.0, code, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_version_can_be_answered() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        for version in 0..=2 {
+            let partition = DeleteRecordsPartition::default().with_offset(-1);
+            let topic =
+                DeleteRecordsTopic::default().with_name(name("a")).with_partitions(vec![partition]);
+            let request = DeleteRecordsRequest::default().with_topics(vec![topic]);
+            let answer = ask(&kafka, version, request).await;
+            assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! DeleteTopics (20), by name or by id. A topic's past stays readable, by moments before.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
+use kafka_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse, TopicName};
+use kafka_protocol::protocol::VersionRange;
+use uuid::Uuid;
+
+use super::create_topics::{Refusal, answered, changeable, refuse_moment, repeated};
+use crate::core::{Kafka, Readable};
+use crate::routes::{Context, Serve};
+
+impl Serve for DeleteTopicsRequest {
+    const SERVED: VersionRange = VersionRange { min: 1, max: 6 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> DeleteTopicsResponse {
+        let Asked { names, ids, mut results } = Asked::from(self);
+        if !kafka.options.delete_topics {
+            let refuse = |name, id| answer(name, id, Err(disabled(context.version)));
+            results.extend(names.into_iter().map(|name| refuse(Some(name), Uuid::nil())));
+            results.extend(ids.into_iter().map(|id| refuse(None, id)));
+            return DeleteTopicsResponse::default().with_responses(results);
+        }
+        let mut named = HashSet::new();
+        for name in names {
+            let topic = changeable(kafka, &name);
+            let id = topic.as_ref().map_or(Uuid::nil(), |topic| Uuid::from_bytes(topic.id));
+            named.insert(id);
+            let deleted = match topic {
+                Ok(_) if ids.contains(&id) => Err(bad_request(
+                    "The provided topic name maps to an ID that was already supplied.",
+                )),
+                Ok(topic) => kafka.engine.delete_topic(topic.id).await.map_err(Refusal::from),
+                Err(refusal) => Err(refusal),
+            };
+            results.push(answer(Some(name), id, deleted));
+        }
+        for id in ids.into_iter().filter(|id| !named.contains(id)) {
+            results.push(delete_by_id(kafka, id).await);
+        }
+        DeleteTopicsResponse::default().with_responses(results)
+    }
+}
+
+/// What a request names, each topic once, and the answers to what can be no topic.
+#[derive(Default)]
+struct Asked {
+    names: BTreeSet<TopicName>,
+    ids: BTreeSet<Uuid>,
+    results: Vec<DeletableTopicResult>,
+}
+
+impl From<DeleteTopicsRequest> for Asked {
+    fn from(request: DeleteTopicsRequest) -> Asked {
+        let (mut names, mut ids, mut results) = (request.topic_names, Vec::new(), Vec::new());
+        for topic in request.topics {
+            match (topic.name, topic.topic_id) {
+                (Some(name), id) if id.is_nil() => names.push(name),
+                (None, id) if !id.is_nil() => ids.push(id),
+                (name, id) => {
+                    let why = match name {
+                        Some(_) => "You may not specify both topic name and topic id.",
+                        None => "Neither topic name nor id were specified.",
+                    };
+                    results.push(answer(name, id, Err(bad_request(why))));
+                }
+            }
+        }
+        let twice_named = repeated(names.iter().cloned());
+        let twice_asked = repeated(ids.iter().copied());
+        let names = names.into_iter().filter(|name| !twice_named.contains(name)).collect();
+        let ids = ids.into_iter().filter(|id| !twice_asked.contains(id)).collect();
+        let twice = |name, id, why| answer(name, id, Err(bad_request(why)));
+        results.extend(
+            twice_named
+                .into_iter()
+                .map(|name| twice(Some(name), Uuid::nil(), "Duplicate topic name.")),
+        );
+        results.extend(twice_asked.into_iter().map(|id| twice(None, id, "Duplicate topic id.")));
+        Asked { names, ids, results }
+    }
+}
+
+async fn delete_by_id(kafka: &Arc<Kafka>, id: Uuid) -> DeletableTopicResult {
+    match kafka.readable_by_id(id.as_bytes()) {
+        Some(Readable::Present(topic)) => {
+            let name = TopicName(topic.name.to_string().into());
+            let deleted = kafka.engine.delete_topic(topic.id).await.map_err(Refusal::from);
+            answer(Some(name), id, deleted)
+        }
+        Some(Readable::Past(view)) => {
+            let name = format!("{}@{}", view.topic.name, view.ask);
+            answer(None, id, refuse_moment(&name))
+        }
+        None => {
+            let message = "This server does not host this topic ID.";
+            answer(None, id, Err(Refusal::new(ResponseError::UnknownTopicId, message)))
+        }
+    }
+}
+
+fn answer(name: Option<TopicName>, id: Uuid, done: Result<(), Refusal>) -> DeletableTopicResult {
+    let (code, message) = answered(&done);
+    DeletableTopicResult::default()
+        .with_name(name)
+        .with_topic_id(id)
+        .with_error_code(code)
+        .with_error_message(message)
+}
+
+fn bad_request(message: &str) -> Refusal {
+    Refusal::new(ResponseError::InvalidRequest, message)
+}
+
+/// Clients before version 3 do not know the error that says so.
+fn disabled(version: i16) -> Refusal {
+    let error = if version < 3 {
+        ResponseError::InvalidRequest
+    } else {
+        ResponseError::TopicDeletionDisabled
+    };
+    Refusal::new(error, "Topic deletion is disabled.")
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
+
+    use super::super::create_topics::tests::{ask, kafka, kafka_with, name, topic};
+    use super::*;
+    use crate::core::KafkaOptions;
+
+    fn by_name(names: &[&str]) -> DeleteTopicsRequest {
+        DeleteTopicsRequest::default().with_topic_names(names.iter().map(|n| name(n)).collect())
+    }
+
+    fn states(states: &[(Option<&str>, Uuid)]) -> DeleteTopicsRequest {
+        let states = states.iter().map(|(asked, id)| {
+            DeleteTopicState::default().with_name(asked.map(name)).with_topic_id(*id)
+        });
+        DeleteTopicsRequest::default().with_topics(states.collect())
+    }
+
+    fn id(kafka: &Kafka, name: &str) -> Uuid {
+        Uuid::from_bytes(kafka.engine.topic(name).unwrap().id)
+    }
+
+    fn codes(response: &DeleteTopicsResponse) -> Vec<i16> {
+        response.responses.iter().map(|response| response.error_code).collect()
+    }
+
+    #[tokio::test]
+    async fn topics_go_by_name_in_every_version() {
+        let kafka = kafka();
+        for version in 1..=5 {
+            topic(&kafka, "a", 1).await;
+            let response = ask(&kafka, version, by_name(&["a", "gone"])).await;
+            assert_eq!(codes(&response), [0, ResponseError::UnknownTopicOrPartition.code()]);
+            assert!(kafka.engine.topic("a").is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_topic_goes_by_id_and_its_name_comes_back() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let id = id(&kafka, "a");
+        let response = ask(&kafka, 6, states(&[(None, id)])).await;
+        assert_eq!(codes(&response), [0]);
+        assert_eq!(response.responses[0].name, Some(name("a")));
+        assert!(kafka.engine.topic("a").is_none());
+        let again = ask(&kafka, 6, states(&[(None, id)])).await;
+        assert_eq!(codes(&again), [ResponseError::UnknownTopicId.code()]);
+        assert_eq!(again.responses[0].topic_id, id);
+    }
+
+    #[tokio::test]
+    async fn a_topic_that_is_named_in_two_ways_stays() {
+        let kafka = kafka();
+        for topic_name in ["a", "b"] {
+            topic(&kafka, topic_name, 1).await;
+        }
+        let (a, none) = (id(&kafka, "a"), Uuid::nil());
+        for asked in [
+            vec![(Some("a"), none), (Some("a"), none)],
+            vec![(None, a), (None, a)],
+            vec![(Some("a"), none), (None, a)],
+            vec![(Some("a"), a)],
+            vec![(None, none)],
+        ] {
+            let response = ask(&kafka, 6, states(&asked)).await;
+            assert_eq!(codes(&response), [ResponseError::InvalidRequest.code()], "{asked:?}");
+        }
+        assert_eq!(kafka.engine.topics().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn where_deletion_is_off_nothing_goes_and_every_topic_is_answered() {
+        let kafka = kafka_with(KafkaOptions { delete_topics: false, ..KafkaOptions::default() });
+        topic(&kafka, "a", 1).await;
+        let old = ask(&kafka, 2, by_name(&["a"])).await;
+        assert_eq!(codes(&old), [ResponseError::InvalidRequest.code()]);
+        let id = id(&kafka, "a");
+        let new = ask(&kafka, 6, states(&[(Some("a"), Uuid::nil()), (None, id)])).await;
+        assert_eq!(codes(&new), [ResponseError::TopicDeletionDisabled.code(); 2]);
+        assert!(kafka.engine.topic("a").is_some());
+    }
+
+    #[tokio::test]
+    async fn the_past_cannot_be_deleted() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let now = kafka.engine.topic("a").unwrap().created.time().0 + 1;
+        let moment = format!("a@s{now}");
+        let view = kafka.readable(&moment).await.unwrap();
+        assert!(matches!(view, Some(Readable::Past(_))));
+        let by_id = Uuid::from_bytes(crate::moments::id_of(&moment));
+        for asked in [states(&[(Some(&moment), Uuid::nil())]), states(&[(None, by_id)])] {
+            let response = ask(&kafka, 6, asked).await;
+            assert_eq!(codes(&response), [ResponseError::InvalidTopicException.code()]);
+        }
+        assert!(kafka.engine.topic("a").is_some());
+    }
+}

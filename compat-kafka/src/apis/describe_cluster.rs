@@ -1,0 +1,116 @@
+//! DescribeCluster (60): one broker, which is the controller too.
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
+use kafka_protocol::messages::{BrokerId, DescribeClusterRequest, DescribeClusterResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use super::create_topics::{Refusal, answered};
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+/// What an endpoint belongs to.
+const BROKERS: i8 = 1;
+const CONTROLLERS: i8 = 2;
+/// What anybody may do to the cluster where nobody is refused anything: Kafka's bits for create,
+/// alter, describe, cluster action, the configs, and idempotent write.
+const OPERATIONS: i32 = 0x1fa0;
+const NOT_ASKED: i32 = i32::MIN;
+
+impl Serve for DescribeClusterRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 2 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> DescribeClusterResponse {
+        let done = check_endpoint(self.endpoint_type, context.version);
+        if done.is_err() {
+            let (code, message) = answered(&done);
+            return DescribeClusterResponse::default()
+                .with_error_code(code)
+                .with_error_message(message);
+        }
+        let node = BrokerId(kafka.options.node_id);
+        let address = kafka.address(context.local);
+        let broker = DescribeClusterBroker::default()
+            .with_broker_id(node)
+            .with_host(StrBytes::from_string(address.host))
+            .with_port(address.port.into())
+            .with_rack(kafka.options.rack.clone().map(StrBytes::from_string));
+        let operations =
+            if self.include_cluster_authorized_operations { OPERATIONS } else { NOT_ASKED };
+        DescribeClusterResponse::default()
+            .with_error_message(None)
+            .with_endpoint_type(BROKERS)
+            .with_cluster_id(StrBytes::from_string(kafka.options.cluster_id.clone()))
+            .with_controller_id(node)
+            .with_brokers(vec![broker])
+            .with_cluster_authorized_operations(operations)
+    }
+}
+
+fn check_endpoint(asked: i8, version: i16) -> Result<(), Refusal> {
+    let (error, message) = match asked {
+        BROKERS => return Ok(()),
+        CONTROLLERS => (
+            ResponseError::MismatchedEndpointType,
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of \
+             type CONTROLLER"
+                .to_owned(),
+        ),
+        other => {
+            (ResponseError::UnsupportedEndpointType, format!("Unsupported endpoint type {other}"))
+        }
+    };
+    // Version 0 knows neither error.
+    let error = if version == 0 { ResponseError::InvalidRequest } else { error };
+    Err(Refusal::new(error, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::create_topics::tests::{ask, kafka, kafka_with};
+    use super::*;
+    use crate::core::{Address, KafkaOptions};
+
+    #[tokio::test]
+    async fn the_cluster_is_this_broker_in_every_version() {
+        let address = Address { host: "frozen.example".to_owned(), port: 19092 };
+        let options = KafkaOptions {
+            advertised: Some(address),
+            rack: Some("r1".to_owned()),
+            node_id: 7,
+            ..KafkaOptions::default()
+        };
+        let kafka = kafka_with(options);
+        for version in 0..=2 {
+            let cluster = ask(&kafka, version, DescribeClusterRequest::default()).await;
+            assert_eq!((cluster.error_code, cluster.error_message), (0, None));
+            assert_eq!(&*cluster.cluster_id, "freezeframe");
+            assert_eq!(cluster.controller_id, BrokerId(7));
+            assert_eq!(cluster.cluster_authorized_operations, i32::MIN);
+            let [broker] = &cluster.brokers[..] else { panic!("{cluster:?}") };
+            assert_eq!(broker.broker_id, BrokerId(7));
+            assert_eq!((&*broker.host, broker.port), ("frozen.example", 19092));
+            assert_eq!(broker.rack.as_deref(), Some("r1"));
+        }
+        let asked =
+            DescribeClusterRequest::default().with_include_cluster_authorized_operations(true);
+        assert_eq!(ask(&kafka, 0, asked).await.cluster_authorized_operations, 8096);
+    }
+
+    #[tokio::test]
+    async fn who_looks_for_controllers_is_told_that_these_are_brokers() {
+        let kafka = kafka();
+        for (endpoint, error) in [
+            (CONTROLLERS, ResponseError::MismatchedEndpointType),
+            (0, ResponseError::UnsupportedEndpointType),
+            (3, ResponseError::UnsupportedEndpointType),
+        ] {
+            let asked = DescribeClusterRequest::default().with_endpoint_type(endpoint);
+            let cluster = ask(&kafka, 1, asked).await;
+            assert_eq!(cluster.error_code, error.code());
+            assert!(cluster.error_message.is_some() && cluster.brokers.is_empty());
+        }
+    }
+}

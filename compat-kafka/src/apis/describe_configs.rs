@@ -1,0 +1,434 @@
+//! DescribeConfigs (32): settings of topics and of the broker, and where each value comes from.
+
+use std::sync::Arc;
+
+use engine::{TopicConfig, TopicDefaults, check_topic_name, topic_config_keys};
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
+};
+use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use super::create_topics::{Refusal, answered};
+use crate::core::{Kafka, Readable};
+use crate::error_code::seek_error;
+use crate::moments::MomentRefused;
+use crate::routes::{Context, Serve};
+
+/// What has settings, by Kafka's numbers.
+pub(super) mod resource {
+    pub(in crate::apis) const TOPIC: i8 = 2;
+    pub(in crate::apis) const BROKER: i8 = 4;
+    pub(in crate::apis) const BROKER_LOGGER: i8 = 8;
+    pub(in crate::apis) const CLIENT_METRICS: i8 = 16;
+    pub(in crate::apis) const GROUP: i8 = 32;
+}
+
+/// Where values come from, by Kafka's numbers.
+mod source {
+    pub(super) const TOPIC: i8 = 1;
+    pub(super) const STATIC_BROKER: i8 = 4;
+    pub(super) const DEFAULT: i8 = 5;
+}
+
+const TYPE_UNKNOWN: i8 = 0;
+
+impl Serve for DescribeConfigsRequest {
+    const SERVED: VersionRange = VersionRange { min: 1, max: 4 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DescribeConfigsResponse {
+        let mut results = Vec::with_capacity(self.resources.len());
+        for asked in self.resources {
+            let described = describe(kafka, &asked, self.include_synonyms).await;
+            let (configs, done) = match described {
+                Ok(configs) => (configs, Ok(())),
+                Err(refusal) => (Vec::new(), Err(refusal)),
+            };
+            let (code, message) = answered(&done);
+            results.push(
+                DescribeConfigsResult::default()
+                    .with_error_code(code)
+                    .with_error_message(message)
+                    .with_resource_type(asked.resource_type)
+                    .with_resource_name(asked.resource_name)
+                    .with_configs(configs),
+            );
+        }
+        DescribeConfigsResponse::default().with_results(results)
+    }
+}
+
+async fn describe(
+    kafka: &Arc<Kafka>,
+    asked: &DescribeConfigsResource,
+    with_synonyms: bool,
+) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+    let name = &*asked.resource_name;
+    let refuse = |message: String| Err(Refusal::new(ResponseError::InvalidRequest, message));
+    let mut configs = match asked.resource_type {
+        resource::TOPIC => topic_configs(kafka, name).await?,
+        resource::BROKER => broker_configs(kafka, name)?,
+        resource::BROKER_LOGGER if name.is_empty() => {
+            return refuse("Broker id must not be empty".to_owned());
+        }
+        resource::BROKER_LOGGER => {
+            check_node_id(kafka, name)?;
+            Vec::new()
+        }
+        resource::CLIENT_METRICS if name.is_empty() => {
+            return refuse("Client metrics subscription name must not be empty".to_owned());
+        }
+        resource::GROUP if name.is_empty() => {
+            return refuse("Group name must not be empty".to_owned());
+        }
+        // None of them has settings of its own here.
+        resource::CLIENT_METRICS | resource::GROUP => Vec::new(),
+        other => return refuse(format!("Unsupported resource type: {other}")),
+    };
+    // An empty list asks for all, as none does.
+    if let Some(keys) = asked.configuration_keys.as_ref().filter(|keys| !keys.is_empty()) {
+        configs.retain(|config| keys.contains(&config.name));
+    }
+    if !with_synonyms {
+        configs.iter_mut().for_each(|config| config.synonyms.clear());
+    }
+    Ok(configs)
+}
+
+/// A topic's settings; those of a moment are what was set then.
+async fn topic_configs(
+    kafka: &Arc<Kafka>,
+    name: &str,
+) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+    let Some(readable) = kafka.readable(name).await.map_err(unreadable)? else {
+        check_topic_name(name)?;
+        return Err(Refusal::new(
+            ResponseError::UnknownTopicOrPartition,
+            format!("The topic '{name}' does not exist."),
+        ));
+    };
+    let read_only = matches!(readable, Readable::Past(_));
+    let defaults = kafka.engine.topic_defaults();
+    Ok(topic_settings(&readable.topic().config, defaults)
+        .map(|setting| setting.described(read_only))
+        .collect())
+}
+
+/// Why a moment cannot be described.
+fn unreadable(refused: MomentRefused) -> Refusal {
+    let error = match &refused {
+        MomentRefused::Grammar(_) => ResponseError::InvalidTopicException,
+        MomentRefused::Seek(error) => seek_error(error),
+    };
+    Refusal::new(error, refused.to_string())
+}
+
+/// The broker's settings. None of them can be changed while it runs, so the cluster's default, which
+/// would be a change, has none.
+fn broker_configs(
+    kafka: &Kafka,
+    name: &str,
+) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+    if name.is_empty() {
+        return Ok(Vec::new());
+    }
+    check_node_id(kafka, name)?;
+    Ok(kafka
+        .options
+        .broker_configs
+        .iter()
+        .map(|(name, value)| {
+            let synonym = synonym(name, value, source::STATIC_BROKER);
+            DescribeConfigsResourceResult::default()
+                .with_name(text(name))
+                .with_value(Some(text(value)))
+                .with_read_only(true)
+                .with_config_source(source::STATIC_BROKER)
+                .with_synonyms(vec![synonym])
+                .with_config_type(TYPE_UNKNOWN)
+                .with_documentation(None)
+        })
+        .collect())
+}
+
+/// Whether a broker's name is this one's id.
+pub(super) fn check_node_id(kafka: &Kafka, name: &str) -> Result<(), Refusal> {
+    let node = kafka.options.node_id;
+    let message = match name.parse::<i32>() {
+        Ok(id) if id == node => return Ok(()),
+        Ok(id) => {
+            format!("Unexpected broker id, expected {node} or empty string, but received {id}")
+        }
+        Err(_) => format!("Broker id must be an integer, but it is: {name}"),
+    };
+    Err(Refusal::new(ResponseError::InvalidRequest, message))
+}
+
+/// A setting of a topic, and where its value comes from.
+pub(super) struct Setting<'a> {
+    pub(super) name: &'static str,
+    pub(super) value: &'a str,
+    pub(super) source: i8,
+    /// By Kafka's name.
+    type_name: &'static str,
+    /// What the broker is set to.
+    broker: Option<&'a str>,
+    default: &'static str,
+}
+
+/// All settings of a topic, by name.
+pub(super) fn topic_settings<'a>(
+    config: &'a TopicConfig,
+    defaults: &'a TopicDefaults,
+) -> impl Iterator<Item = Setting<'a>> {
+    topic_config_keys().map(|(name, default, config_type)| {
+        let broker = defaults.get(name).map(String::as_str);
+        let source = match (config.set().contains_key(name), broker) {
+            (true, _) => source::TOPIC,
+            (false, Some(_)) => source::STATIC_BROKER,
+            (false, None) => source::DEFAULT,
+        };
+        let value = config.value(name, defaults);
+        Setting { name, value, source, type_name: config_type.name(), broker, default }
+    })
+}
+
+impl Setting<'_> {
+    fn described(&self, read_only: bool) -> DescribeConfigsResourceResult {
+        DescribeConfigsResourceResult::default()
+            .with_name(StrBytes::from_static_str(self.name))
+            .with_value(Some(text(self.value)))
+            .with_read_only(read_only)
+            .with_config_source(self.source)
+            .with_synonyms(self.synonyms())
+            .with_config_type(type_number(self.type_name))
+            .with_documentation(None)
+    }
+
+    /// Every value that the setting has somewhere, the one in force first.
+    fn synonyms(&self) -> Vec<DescribeConfigsSynonym> {
+        let own =
+            (self.source == source::TOPIC).then(|| synonym(self.name, self.value, source::TOPIC));
+        let name = broker_name(self.name);
+        let broker = self
+            .broker
+            .map(|value| synonym(name.unwrap_or(self.name), value, source::STATIC_BROKER));
+        let default = name.map(|name| synonym(name, self.default, source::DEFAULT));
+        own.into_iter().chain(broker).chain(default).collect()
+    }
+}
+
+fn synonym(name: &str, value: &str, source: i8) -> DescribeConfigsSynonym {
+    DescribeConfigsSynonym::default()
+        .with_name(text(name))
+        .with_value(Some(text(value)))
+        .with_source(source)
+}
+
+fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+fn type_number(name: &str) -> i8 {
+    match name {
+        "BOOLEAN" => 1,
+        "STRING" => 2,
+        "INT" => 3,
+        "LONG" => 5,
+        "DOUBLE" => 6,
+        "LIST" => 7,
+        _ => TYPE_UNKNOWN,
+    }
+}
+
+/// Kafka's name for a topic's setting where it is the broker's; some topics' settings have none.
+fn broker_name(topic_name: &str) -> Option<&'static str> {
+    Some(match topic_name {
+        "cleanup.policy" => "log.cleanup.policy",
+        "compression.type" => "compression.type",
+        "delete.retention.ms" => "log.cleaner.delete.retention.ms",
+        "file.delete.delay.ms" => "log.segment.delete.delay.ms",
+        "flush.messages" => "log.flush.interval.messages",
+        "flush.ms" => "log.flush.interval.ms",
+        "index.interval.bytes" => "log.index.interval.bytes",
+        "local.retention.bytes" => "log.local.retention.bytes",
+        "local.retention.ms" => "log.local.retention.ms",
+        "max.compaction.lag.ms" => "log.cleaner.max.compaction.lag.ms",
+        "max.message.bytes" => "message.max.bytes",
+        "message.timestamp.after.max.ms" => "log.message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms" => "log.message.timestamp.before.max.ms",
+        "message.timestamp.type" => "log.message.timestamp.type",
+        "min.cleanable.dirty.ratio" => "log.cleaner.min.cleanable.ratio",
+        "min.compaction.lag.ms" => "log.cleaner.min.compaction.lag.ms",
+        "min.insync.replicas" => "min.insync.replicas",
+        "preallocate" => "log.preallocate",
+        "retention.bytes" => "log.retention.bytes",
+        "retention.ms" => "log.retention.ms",
+        "segment.bytes" => "log.segment.bytes",
+        "segment.index.bytes" => "log.index.size.max.bytes",
+        "segment.jitter.ms" => "log.roll.jitter.ms",
+        "segment.ms" => "log.roll.ms",
+        "unclean.leader.election.enable" => "unclean.leader.election.enable",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::create_topics::tests::{ask, kafka, kafka_with, topic};
+    use super::*;
+    use crate::core::KafkaOptions;
+
+    fn resource(resource_type: i8, name: &str) -> DescribeConfigsResource {
+        DescribeConfigsResource::default()
+            .with_resource_type(resource_type)
+            .with_resource_name(text(name))
+            .with_configuration_keys(None)
+    }
+
+    fn asking(asked: DescribeConfigsResource) -> DescribeConfigsRequest {
+        DescribeConfigsRequest::default().with_resources(vec![asked]).with_include_synonyms(true)
+    }
+
+    async fn describe_one(
+        kafka: &Arc<Kafka>,
+        asked: DescribeConfigsResource,
+    ) -> DescribeConfigsResult {
+        ask(kafka, 4, asking(asked)).await.results.remove(0)
+    }
+
+    async fn set(kafka: &Arc<Kafka>, name: &str, key: &str, value: &str) {
+        let change = |configs: &mut std::collections::BTreeMap<String, String>| {
+            configs.insert(key.to_owned(), value.to_owned());
+            Ok(())
+        };
+        kafka.engine.configure_topic(name, change, false).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn each_value_says_where_it_comes_from_and_what_it_hides() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        set(&kafka, "a", "retention.ms", "7").await;
+        let result = describe_one(&kafka, resource(resource::TOPIC, "a")).await;
+        assert_eq!((result.error_code, &result.error_message), (0, &None));
+        assert_eq!(result.configs.len(), topic_config_keys().count());
+        let config = |name: &str| result.configs.iter().find(|c| &*c.name == name).unwrap();
+        let values = |name: &str| -> Vec<(String, String, i8)> {
+            let synonyms = config(name).synonyms.iter();
+            let plain = |s: &DescribeConfigsSynonym| {
+                (s.name.to_string(), s.value.as_ref().unwrap().to_string(), s.source)
+            };
+            synonyms.map(plain).collect()
+        };
+        let synonym = |name: &str, value: &str, source| (name.to_owned(), value.to_owned(), source);
+        assert_eq!(
+            values("retention.ms"),
+            [
+                synonym("retention.ms", "7", 1),
+                synonym("log.retention.ms", "5000", 4),
+                synonym("log.retention.ms", "604800000", 5),
+            ]
+        );
+        assert_eq!(values("segment.ms"), [synonym("log.roll.ms", "604800000", 5)]);
+        assert_eq!(config("retention.ms").config_source, 1);
+        assert_eq!(config("retention.ms").config_type, 5);
+        assert_eq!(config("cleanup.policy").config_type, 7);
+        assert_eq!(config("leader.replication.throttled.replicas").config_type, 7);
+        assert!(values("leader.replication.throttled.replicas").is_empty());
+        assert!(result.configs.iter().all(|config| !config.read_only));
+    }
+
+    #[tokio::test]
+    async fn only_what_was_asked_for_is_answered_in_every_version() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        for version in 1..=4 {
+            let asked = resource(resource::TOPIC, "a")
+                .with_configuration_keys(Some(vec![text("retention.ms"), text("no.such")]));
+            let request = asking(asked).with_include_synonyms(false);
+            let configs = ask(&kafka, version, request).await.results.remove(0).configs;
+            assert_eq!(configs.len(), 1);
+            assert_eq!(configs[0].value, Some(text("5000")));
+            assert_eq!((configs[0].config_source, configs[0].synonyms.len()), (4, 0));
+            let all = resource(resource::TOPIC, "a").with_configuration_keys(Some(Vec::new()));
+            let all = ask(&kafka, version, asking(all)).await.results.remove(0).configs;
+            assert_eq!(all.len(), topic_config_keys().count());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_moment_shows_what_was_set_then_and_can_only_be_read() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let before = kafka.engine.topic("a").unwrap().created;
+        let moment = format!("a@sh{:016x}", hlc::Cut::through(before).bound().bits());
+        set(&kafka, "a", "retention.ms", "7").await;
+        let result = describe_one(&kafka, resource(resource::TOPIC, &moment)).await;
+        assert_eq!((result.error_code, &*result.resource_name), (0, &*moment));
+        let config = result.configs.iter().find(|c| &*c.name == "retention.ms").unwrap();
+        assert_eq!((config.value.clone(), config.config_source), (Some(text("5000")), 4));
+        assert!(config.read_only);
+    }
+
+    #[tokio::test]
+    async fn the_broker_s_settings_stand_under_its_id() {
+        let settings = vec![("log.retention.ms".to_owned(), "5000".to_owned())];
+        let kafka =
+            kafka_with(KafkaOptions { broker_configs: settings, ..KafkaOptions::default() });
+        let own = describe_one(&kafka, resource(resource::BROKER, "1")).await;
+        assert_eq!((own.error_code, own.configs.len()), (0, 1));
+        let config = &own.configs[0];
+        assert_eq!((&*config.name, &config.value), ("log.retention.ms", &Some(text("5000"))));
+        assert_eq!((config.config_source, config.read_only), (4, true));
+        let default = describe_one(&kafka, resource(resource::BROKER, "")).await;
+        assert_eq!((default.error_code, default.configs.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn what_has_no_settings_is_empty_or_refused_as_kafka_does() {
+        let kafka = kafka();
+        let invalid = ResponseError::InvalidRequest.code();
+        for (kind, name, code) in [
+            (resource::TOPIC, "b", ResponseError::UnknownTopicOrPartition.code()),
+            (resource::TOPIC, "", ResponseError::InvalidTopicException.code()),
+            (resource::TOPIC, "a b", ResponseError::InvalidTopicException.code()),
+            (resource::TOPIC, "b@yesterday", ResponseError::InvalidTopicException.code()),
+            (resource::BROKER, "2", invalid),
+            (resource::BROKER, "one", invalid),
+            (resource::BROKER_LOGGER, "", invalid),
+            (resource::BROKER_LOGGER, "2", invalid),
+            (resource::BROKER_LOGGER, "1", 0),
+            (resource::CLIENT_METRICS, "", invalid),
+            (resource::CLIENT_METRICS, "m", 0),
+            (resource::GROUP, "", invalid),
+            (resource::GROUP, "g", 0),
+            (0, "x", invalid),
+            (3, "x", invalid),
+        ] {
+            let result = describe_one(&kafka, resource(kind, name)).await;
+            assert_eq!(result.error_code, code, "{kind} {name}");
+            assert!(result.configs.is_empty());
+            assert_eq!(result.error_message.is_none(), code == 0);
+        }
+    }
+
+    #[test]
+    fn every_setting_that_the_broker_may_have_has_a_name_there() {
+        let nameless: Vec<&str> = topic_config_keys()
+            .map(|(name, ..)| name)
+            .filter(|name| broker_name(name).is_none())
+            .collect();
+        assert_eq!(
+            nameless,
+            [
+                "follower.replication.throttled.replicas",
+                "leader.replication.throttled.replicas",
+                "remote.storage.enable",
+            ]
+        );
+        assert!(topic_config_keys().all(|(.., kind)| type_number(kind.name()) != TYPE_UNKNOWN));
+    }
+}

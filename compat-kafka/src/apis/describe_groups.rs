@@ -1,0 +1,121 @@
+//! DescribeGroups (15): groups and their members, as an administrator sees them.
+
+use std::sync::Arc;
+
+use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
+use kafka_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse, GroupId};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use crate::core::Kafka;
+use crate::error_code::group_error;
+use crate::groups::{GroupDescription, GroupError, GroupState, MemberDescription};
+use crate::routes::{Context, Serve};
+
+/// From here on, a group that is not there is an error; before, it is one that is dead.
+const NAMES_ABSENCE: i16 = 6;
+/// What anybody may do to a group where nobody is refused anything: Kafka's bits for read, delete,
+/// describe, and the configs.
+const GROUP_OPERATIONS: i32 = 0x0d48;
+
+impl Serve for DescribeGroupsRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 6 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> DescribeGroupsResponse {
+        let describe = |id: GroupId| {
+            let described = match kafka.groups.describe(&id) {
+                Ok(group) => present(group),
+                Err(GroupError::GroupIdNotFound) => absent(&id, context.version),
+                Err(error) => DescribedGroup::default().with_error_code(group_error(error).code()),
+            };
+            let described = described.with_group_id(id);
+            if self.include_authorized_operations && described.error_code == 0 {
+                return described.with_authorized_operations(GROUP_OPERATIONS);
+            }
+            described
+        };
+        let groups = self.groups.into_iter().map(describe).collect();
+        DescribeGroupsResponse::default().with_groups(groups)
+    }
+}
+
+fn present(group: GroupDescription) -> DescribedGroup {
+    DescribedGroup::default()
+        .with_group_state(StrBytes::from_static_str(group.state.name()))
+        .with_protocol_type(StrBytes::from_string(group.protocol_type))
+        .with_protocol_data(StrBytes::from_string(group.protocol_data))
+        .with_members(group.members.into_iter().map(member).collect())
+}
+
+fn member(member: MemberDescription) -> DescribedGroupMember {
+    DescribedGroupMember::default()
+        .with_member_id(StrBytes::from_string(member.member_id))
+        .with_group_instance_id(member.group_instance_id.map(StrBytes::from_string))
+        .with_client_id(StrBytes::from_string(member.client_id))
+        .with_client_host(StrBytes::from_string(member.client_host))
+        .with_member_metadata(member.metadata)
+        .with_member_assignment(member.assignment)
+}
+
+fn absent(id: &str, version: i16) -> DescribedGroup {
+    let dead = StrBytes::from_static_str(GroupState::Dead.name());
+    let described = DescribedGroup::default().with_group_state(dead);
+    if version < NAMES_ABSENCE {
+        return described;
+    }
+    described
+        .with_error_code(group_error(GroupError::GroupIdNotFound).code())
+        .with_error_message(Some(StrBytes::from_string(format!("Group {id} not found."))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::join_group::bench::{Bench, PROTOCOL, group_id};
+    use super::*;
+
+    fn request(group: &str) -> DescribeGroupsRequest {
+        DescribeGroupsRequest::default().with_groups(vec![group_id(group)])
+    }
+
+    #[tokio::test]
+    async fn a_stable_group_is_shown_with_its_members_in_every_version() {
+        let bench = Bench::new();
+        let joined = bench.stable("g").await;
+        for version in 0..=6 {
+            let group = bench.ask(version, request("g")).await.groups.remove(0);
+            assert_eq!((group.error_code, group.authorized_operations), (0, i32::MIN));
+            assert_eq!(group.group_id, group_id("g"));
+            assert_eq!(group.group_state.as_str(), "Stable");
+            assert_eq!(group.protocol_type.as_str(), "consumer");
+            assert_eq!(group.protocol_data.as_str(), PROTOCOL);
+            assert_eq!(group.members[0].member_id, joined.id);
+            assert_eq!(group.members[0].client_id.as_str(), "bench");
+            assert_eq!(group.members[0].client_host.as_str(), "/10.1.2.3");
+            assert_eq!(&group.members[0].member_assignment[..], b"yours");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_group_that_is_not_there_is_dead_or_later_an_error() {
+        let bench = Bench::new();
+        for version in 0..=6 {
+            let group = bench.ask(version, request("g")).await.groups.remove(0);
+            assert_eq!(group.group_state.as_str(), "Dead");
+            assert_eq!(group.error_code, if version < 6 { 0 } else { 69 }, "version {version}");
+            let message = (version >= 6).then_some("Group g not found.");
+            assert_eq!(group.error_message.as_deref(), message);
+        }
+    }
+
+    #[tokio::test]
+    async fn operations_are_told_to_who_asks_for_them() {
+        let bench = Bench::new();
+        bench.stable("g").await;
+        let asked = request("g").with_include_authorized_operations(true);
+        let group = bench.ask(3, asked).await.groups.remove(0);
+        let operations = [3, 6, 8, 10, 11].iter().map(|bit| 1 << bit).sum::<i32>();
+        assert_eq!(group.authorized_operations, operations);
+        let absent = request("x").with_include_authorized_operations(true);
+        let group = bench.ask(6, absent).await.groups.remove(0);
+        assert_eq!(group.authorized_operations, i32::MIN);
+    }
+}

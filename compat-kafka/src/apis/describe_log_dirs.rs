@@ -1,0 +1,139 @@
+//! DescribeLogDirs (35): how large partitions are. All of them share one journal, which is shown as
+//! one directory.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use engine::{Partition, Topic};
+use kafka_protocol::messages::describe_log_dirs_request::DescribableLogDirTopic;
+use kafka_protocol::messages::describe_log_dirs_response::{
+    DescribeLogDirsPartition, DescribeLogDirsResult, DescribeLogDirsTopic,
+};
+use kafka_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse, TopicName};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+/// The settings that say where the directory is, and what it is called where none does.
+const DIRECTORY_SETTINGS: [&str; 2] = ["log.dirs", "log.dir"];
+const DIRECTORY: &str = "journal";
+/// How large the volume is. This crate knows no disks.
+const UNKNOWN_BYTES: i64 = -1;
+
+impl Serve for DescribeLogDirsRequest {
+    const SERVED: VersionRange = VersionRange { min: 1, max: 4 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DescribeLogDirsResponse {
+        let topics = match self.topics {
+            None => kafka.engine.topics().iter().map(|topic| describe(topic, |_| true)).collect(),
+            Some(asked) => described(kafka, asked),
+        };
+        let directory = DescribeLogDirsResult::default()
+            .with_log_dir(StrBytes::from_string(directory(kafka).to_owned()))
+            .with_topics(topics)
+            .with_total_bytes(UNKNOWN_BYTES)
+            .with_usable_bytes(UNKNOWN_BYTES);
+        DescribeLogDirsResponse::default().with_results(vec![directory])
+    }
+}
+
+fn directory(kafka: &Kafka) -> &str {
+    let configs = &kafka.options.broker_configs;
+    let set = |name| configs.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
+    DIRECTORY_SETTINGS.into_iter().find_map(set).unwrap_or(DIRECTORY)
+}
+
+/// What there is of what was asked for; the rest has no place in the answer.
+fn described(kafka: &Kafka, asked: Vec<DescribableLogDirTopic>) -> Vec<DescribeLogDirsTopic> {
+    let mut indexes: HashMap<TopicName, HashSet<i32>> = HashMap::new();
+    for topic in asked {
+        indexes.entry(topic.topic).or_default().extend(topic.partitions);
+    }
+    let describe = |(name, indexes): (TopicName, HashSet<i32>)| {
+        let topic = kafka.engine.topic(&name)?;
+        Some(describe(&topic, |partition| indexes.contains(&(partition.index as i32))))
+    };
+    let topics = indexes.into_iter().filter_map(describe);
+    topics.filter(|topic| !topic.partitions.is_empty()).collect()
+}
+
+fn describe(topic: &Topic, wanted: impl Fn(&Partition) -> bool) -> DescribeLogDirsTopic {
+    let partitions =
+        topic.partitions.iter().filter(|partition| wanted(partition)).map(|partition| {
+            DescribeLogDirsPartition::default()
+                .with_partition_index(partition.index as i32)
+                .with_partition_size(i64::try_from(partition.log.bytes()).unwrap_or(i64::MAX))
+        });
+    DescribeLogDirsTopic::default()
+        .with_name(TopicName(StrBytes::from_string(topic.name.to_string())))
+        .with_partitions(partitions.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::create_topics::tests::{ask, filled, kafka, kafka_with, name, topic};
+    use super::*;
+    use crate::core::KafkaOptions;
+
+    /// Topic, partition, size.
+    fn sizes(response: &DescribeLogDirsResponse) -> Vec<(String, i32, i64)> {
+        let [directory] = &response.results[..] else { panic!("{response:?}") };
+        let mut sizes: Vec<_> = directory
+            .topics
+            .iter()
+            .flat_map(|topic| {
+                let name = topic.name.to_string();
+                let size = |p: &DescribeLogDirsPartition| (p.partition_index, p.partition_size);
+                topic.partitions.iter().map(size).map(move |(i, size)| (name.clone(), i, size))
+            })
+            .collect();
+        sizes.sort();
+        sizes
+    }
+
+    #[tokio::test]
+    async fn every_partition_is_as_large_as_what_was_appended() {
+        let kafka = kafka();
+        filled(&kafka, "a", 5).await;
+        topic(&kafka, "b", 2).await;
+        for version in 1..=4 {
+            let all =
+                ask(&kafka, version, DescribeLogDirsRequest::default().with_topics(None)).await;
+            assert_eq!(all.error_code, 0);
+            let expected = [("a", 0, 161), ("b", 0, 0), ("b", 1, 0)];
+            assert_eq!(sizes(&all), expected.map(|(name, i, size)| (name.to_owned(), i, size)));
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_was_asked_for_and_is_there_is_answered() {
+        let kafka = kafka();
+        topic(&kafka, "b", 3).await;
+        let asked = |topic: &str, partitions: &[i32]| {
+            DescribableLogDirTopic::default()
+                .with_topic(name(topic))
+                .with_partitions(partitions.to_vec())
+        };
+        let request = DescribeLogDirsRequest::default().with_topics(Some(vec![
+            asked("b", &[2, 9, -1, 2]),
+            asked("c", &[0]),
+            asked("b", &[0]),
+        ]));
+        let answer = ask(&kafka, 4, request).await;
+        assert_eq!(sizes(&answer), [("b".to_owned(), 0, 0), ("b".to_owned(), 2, 0)]);
+        let nothing = DescribeLogDirsRequest::default().with_topics(Some(Vec::new()));
+        assert!(sizes(&ask(&kafka, 4, nothing).await).is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_directory_is_called_as_the_operator_has_set_it() {
+        let settings = vec![("log.dirs".to_owned(), "/var/frozen".to_owned())];
+        let kafka =
+            kafka_with(KafkaOptions { broker_configs: settings, ..KafkaOptions::default() });
+        let answer = ask(&kafka, 4, DescribeLogDirsRequest::default().with_topics(None)).await;
+        let directory = &answer.results[0];
+        assert_eq!(&*directory.log_dir, "/var/frozen");
+        assert_eq!((directory.total_bytes, directory.usable_bytes), (-1, -1));
+    }
+}

@@ -1,0 +1,290 @@
+//! DescribeTopicPartitions (75): topics in order of their names, so many partitions at a time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use engine::check_topic_name;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::describe_topic_partitions_response::{
+    Cursor, DescribeTopicPartitionsResponsePartition, DescribeTopicPartitionsResponseTopic,
+};
+use kafka_protocol::messages::{
+    BrokerId, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, TopicName,
+};
+use kafka_protocol::protocol::VersionRange;
+use uuid::Uuid;
+
+use crate::core::{Kafka, Readable};
+use crate::error_code::seek_error;
+use crate::moments::{MomentRefused, id_of};
+use crate::routes::{Context, Serve};
+
+/// The most partitions in one answer (`max.request.partition.size.limit`).
+const PARTITIONS_MAX: usize = 2000;
+/// What anybody may do to a topic where nobody is refused anything: Kafka's bits for read, write,
+/// create, delete, alter, describe, and the configs. The past can be read and described.
+const OPERATIONS: i32 = 0x0df8;
+const OPERATIONS_OF_THE_PAST: i32 = 0x0508;
+
+impl Serve for DescribeTopicPartitionsRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 0 };
+
+    async fn serve(
+        self,
+        kafka: &Arc<Kafka>,
+        _context: &Context,
+    ) -> DescribeTopicPartitionsResponse {
+        let mut response = DescribeTopicPartitionsResponse::default().with_next_cursor(None);
+        let Ok(page) = Page::from(kafka, &self) else {
+            response.topics = self
+                .topics
+                .into_iter()
+                .map(|topic| refused(topic.name, ResponseError::InvalidRequest))
+                .collect();
+            return response;
+        };
+        let mut left = page.partitions_max;
+        for name in page.names {
+            if left == 0 {
+                response.next_cursor = Some(cursor(name, 0));
+                break;
+            }
+            let from = if Some(&name) == page.first.as_ref() { page.from } else { 0 };
+            let readable = match find(kafka, &name).await {
+                Ok(readable) => readable,
+                // A topic that nobody named is gone by now.
+                Err(ResponseError::UnknownTopicOrPartition) if page.all => continue,
+                Err(error) => {
+                    response.topics.push(refused(name, error));
+                    continue;
+                }
+            };
+            let count = readable.topic().partitions.len();
+            let from = from.min(count);
+            let until = count.min(from + left);
+            left -= until - from;
+            response.topics.push(describe(kafka, &readable, name.clone(), from..until));
+            if until < count {
+                response.next_cursor = Some(cursor(name, until));
+                break;
+            }
+        }
+        response
+    }
+}
+
+/// What a request asks for.
+struct Page {
+    /// In order, from the first that is answered.
+    names: BTreeSet<TopicName>,
+    /// Whether they were not named, but are all there are.
+    all: bool,
+    /// The topic that does not begin with its first partition, but with that one.
+    first: Option<TopicName>,
+    from: usize,
+    partitions_max: usize,
+}
+
+/// The cursor is none that an answer could have had.
+struct BadCursor;
+
+impl Page {
+    fn from(kafka: &Kafka, request: &DescribeTopicPartitionsRequest) -> Result<Page, BadCursor> {
+        let all = request.topics.is_empty();
+        let first = request.cursor.as_ref().map(|cursor| cursor.topic_name.clone());
+        let mut names: BTreeSet<TopicName> = if all {
+            let topics = kafka.engine.topics();
+            topics.iter().map(|topic| TopicName(topic.name.to_string().into())).collect()
+        } else {
+            request.topics.iter().map(|topic| topic.name.clone()).collect()
+        };
+        if let Some(first) = &first {
+            // A topic that was not named may have been deleted since the last answer.
+            if !all && !names.contains(first) {
+                return Err(BadCursor);
+            }
+            names = names.split_off(first);
+        }
+        let from = request.cursor.as_ref().map_or(0, |cursor| cursor.partition_index);
+        let from = usize::try_from(from).map_err(|_| BadCursor)?;
+        let partitions_max = usize::try_from(request.response_partition_limit).unwrap_or(0);
+        Ok(Page {
+            names,
+            all,
+            first,
+            from,
+            partitions_max: partitions_max.clamp(1, PARTITIONS_MAX),
+        })
+    }
+}
+
+async fn find(kafka: &Arc<Kafka>, name: &str) -> Result<Readable, ResponseError> {
+    match kafka.readable(name).await {
+        Ok(Some(readable)) => Ok(readable),
+        Ok(None) if check_topic_name(name).is_err() => Err(ResponseError::InvalidTopicException),
+        Ok(None) => Err(ResponseError::UnknownTopicOrPartition),
+        Err(MomentRefused::Grammar(_)) => Err(ResponseError::InvalidTopicException),
+        Err(MomentRefused::Seek(error)) => Err(seek_error(&error)),
+    }
+}
+
+fn describe(
+    kafka: &Kafka,
+    readable: &Readable,
+    name: TopicName,
+    indexes: std::ops::Range<usize>,
+) -> DescribeTopicPartitionsResponseTopic {
+    let node = BrokerId(kafka.options.node_id);
+    let partitions = indexes.map(|index| {
+        DescribeTopicPartitionsResponsePartition::default()
+            .with_partition_index(index as i32)
+            .with_leader_id(node)
+            .with_leader_epoch(0)
+            .with_replica_nodes(vec![node])
+            .with_isr_nodes(vec![node])
+            .with_eligible_leader_replicas(Some(Vec::new()))
+            .with_last_known_elr(Some(Vec::new()))
+    });
+    let (id, operations) = match readable {
+        Readable::Present(topic) => (topic.id, OPERATIONS),
+        Readable::Past(_) => (id_of(&name), OPERATIONS_OF_THE_PAST),
+    };
+    DescribeTopicPartitionsResponseTopic::default()
+        .with_name(Some(name))
+        .with_topic_id(Uuid::from_bytes(id))
+        .with_partitions(partitions.collect())
+        .with_topic_authorized_operations(operations)
+}
+
+fn refused(name: TopicName, error: ResponseError) -> DescribeTopicPartitionsResponseTopic {
+    DescribeTopicPartitionsResponseTopic::default()
+        .with_error_code(error.code())
+        .with_name(Some(name))
+        .with_topic_authorized_operations(OPERATIONS)
+}
+
+fn cursor(name: TopicName, from: usize) -> Cursor {
+    Cursor::default().with_topic_name(name).with_partition_index(from as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::describe_topic_partitions_request::{
+        Cursor as AskedCursor, TopicRequest,
+    };
+
+    use super::super::create_topics::tests::{ask, kafka, name, topic};
+    use super::*;
+
+    fn named(names: &[&str]) -> DescribeTopicPartitionsRequest {
+        let topics = names.iter().map(|n| TopicRequest::default().with_name(name(n)));
+        DescribeTopicPartitionsRequest::default()
+            .with_topics(topics.collect())
+            .with_response_partition_limit(2000)
+            .with_cursor(None)
+    }
+
+    fn from(topic: &str, index: i32) -> Option<AskedCursor> {
+        Some(AskedCursor::default().with_topic_name(name(topic)).with_partition_index(index))
+    }
+
+    /// Name, error, partitions.
+    fn topics(response: &DescribeTopicPartitionsResponse) -> Vec<(&str, i16, Vec<i32>)> {
+        let plain = |topic: &'_ DescribeTopicPartitionsResponseTopic| -> (i16, Vec<i32>) {
+            (topic.error_code, topic.partitions.iter().map(|p| p.partition_index).collect())
+        };
+        response
+            .topics
+            .iter()
+            .map(|topic| {
+                let (code, partitions) = plain(topic);
+                (&**topic.name.as_ref().unwrap() as &str, code, partitions)
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn pages_follow_one_another_without_gap_or_overlap() {
+        let kafka = kafka();
+        for (name, partitions) in [("b", 3), ("a", 2), ("c", 1)] {
+            topic(&kafka, name, partitions).await;
+        }
+        for limit in 1..=7 {
+            for asked in [named(&[]), named(&["c", "a", "b", "a"])] {
+                let mut seen = Vec::new();
+                let mut request = asked.with_response_partition_limit(limit);
+                loop {
+                    let page = ask(&kafka, 0, request.clone()).await;
+                    let before = seen.len();
+                    for topic in &page.topics {
+                        let name = topic.name.as_ref().unwrap().to_string();
+                        seen.extend(
+                            topic.partitions.iter().map(|p| (name.clone(), p.partition_index)),
+                        );
+                    }
+                    assert!(seen.len() - before <= limit as usize && seen.len() > before);
+                    let Some(next) = page.next_cursor else { break };
+                    request.cursor = from(&next.topic_name, next.partition_index);
+                }
+                let all = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)];
+                assert_eq!(seen, all.map(|(name, index)| (name.to_owned(), index)), "{limit}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn each_partition_has_this_node_and_no_other() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let response = ask(&kafka, 0, named(&["a"])).await;
+        let topic = &response.topics[0];
+        assert_eq!(topic.topic_id, Uuid::from_bytes(kafka.engine.topic("a").unwrap().id));
+        assert_eq!((topic.is_internal, topic.topic_authorized_operations), (false, 3576));
+        let partition = &topic.partitions[0];
+        let node = BrokerId(1);
+        assert_eq!((partition.leader_id, partition.leader_epoch), (node, 0));
+        assert_eq!((&partition.replica_nodes, &partition.isr_nodes), (&vec![node], &vec![node]));
+        assert_eq!(partition.eligible_leader_replicas, Some(Vec::new()));
+        assert!(response.next_cursor.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_topic_that_is_not_there_is_said_so_only_if_it_was_named() {
+        let kafka = kafka();
+        topic(&kafka, "c", 1).await;
+        let unknown = ResponseError::UnknownTopicOrPartition.code();
+        let invalid = ResponseError::InvalidTopicException.code();
+        let response = ask(&kafka, 0, named(&["b", "c", "d e"])).await;
+        assert_eq!(
+            topics(&response),
+            [("b", unknown, vec![]), ("c", 0, vec![0]), ("d e", invalid, vec![])]
+        );
+        let after_deleted = named(&[]).with_cursor(from("b", 5));
+        assert_eq!(topics(&ask(&kafka, 0, after_deleted).await), [("c", 0, vec![0])]);
+    }
+
+    #[tokio::test]
+    async fn a_cursor_that_no_answer_had_is_refused() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let invalid = ResponseError::InvalidRequest.code();
+        for cursor in [from("b", 0), from("a", -1)] {
+            let response = ask(&kafka, 0, named(&["a"]).with_cursor(cursor)).await;
+            assert_eq!(topics(&response), [("a", invalid, vec![])]);
+        }
+        let behind = ask(&kafka, 0, named(&["a"]).with_cursor(from("a", i32::MAX))).await;
+        assert_eq!(topics(&behind), [("a", 0, vec![])]);
+    }
+
+    #[tokio::test]
+    async fn a_moment_shows_the_partitions_that_there_were() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let created = kafka.engine.topic("a").unwrap().created;
+        let moment = format!("a@sh{:016x}", hlc::Cut::through(created).bound().bits());
+        kafka.engine.add_partitions("a", 2, false).await.unwrap();
+        let response = ask(&kafka, 0, named(&[&moment, "a"])).await;
+        assert_eq!(topics(&response), [("a", 0, vec![0, 1]), (&*moment, 0, vec![0])]);
+        assert_eq!(response.topics[1].topic_id, Uuid::from_bytes(id_of(&moment)));
+    }
+}

@@ -1,0 +1,115 @@
+//! FindCoordinator (10): who coordinates a group, or a transaction: this node does.
+//!
+//! Transactions themselves are not served; who begins one hears it from InitProducerId, in an error
+//! that its client does not retry.
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::find_coordinator_response::Coordinator;
+use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinatorResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use crate::core::{Address, Kafka};
+use crate::routes::{Context, Serve};
+
+const GROUP: i8 = 0;
+const TRANSACTION: i8 = 1;
+/// From here on, a request asks for several keys.
+const BATCHED: i16 = 4;
+
+impl Serve for FindCoordinatorRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 6 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> FindCoordinatorResponse {
+        let found = find(kafka, context, self.key_type);
+        if context.version >= BATCHED {
+            let answer = |key| coordinator(key, &found);
+            let coordinators = self.coordinator_keys.into_iter().map(answer).collect();
+            return FindCoordinatorResponse::default().with_coordinators(coordinators);
+        }
+        let one = coordinator(StrBytes::new(), &found);
+        FindCoordinatorResponse::default()
+            .with_error_code(one.error_code)
+            .with_error_message(one.error_message)
+            .with_node_id(one.node_id)
+            .with_host(one.host)
+            .with_port(one.port)
+    }
+}
+
+/// Where to go; the same for every key.
+fn find(
+    kafka: &Kafka,
+    context: &Context,
+    key_type: i8,
+) -> Result<(BrokerId, Address), ResponseError> {
+    match key_type {
+        GROUP | TRANSACTION => Ok((BrokerId(kafka.options.node_id), kafka.address(context.local))),
+        // Of share groups (KIP-932) too: there are none.
+        _ => Err(ResponseError::InvalidRequest),
+    }
+}
+
+fn coordinator(key: StrBytes, found: &Result<(BrokerId, Address), ResponseError>) -> Coordinator {
+    let answer = Coordinator::default().with_key(key).with_error_message(None);
+    match found {
+        Ok((node, address)) => answer
+            .with_node_id(*node)
+            .with_host(StrBytes::from_string(address.host.clone()))
+            .with_port(address.port.into()),
+        Err(error) => answer
+            .with_error_code(error.code())
+            .with_error_message(Some(StrBytes::from_string(error.to_string())))
+            .with_node_id(BrokerId(-1))
+            .with_port(-1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::join_group::bench::Bench;
+    use super::*;
+
+    const SHARE: i8 = 2;
+
+    #[tokio::test]
+    async fn this_node_coordinates_every_group_and_transaction() {
+        let bench = Bench::new();
+        for version in 0..=3 {
+            for key_type in [GROUP, TRANSACTION] {
+                let request = FindCoordinatorRequest::default()
+                    .with_key(StrBytes::from_static_str("k"))
+                    .with_key_type(if version == 0 { GROUP } else { key_type });
+                let found = bench.ask(version, request).await;
+                assert_eq!((found.error_code, found.node_id), (0, BrokerId(7)));
+                assert_eq!((found.host.as_str(), found.port), ("there", 9092));
+            }
+        }
+        for version in 4..=6 {
+            let keys = ["k", ""].map(StrBytes::from_static_str).to_vec();
+            let request = FindCoordinatorRequest::default().with_coordinator_keys(keys.clone());
+            let found = bench.ask(version, request).await.coordinators;
+            let found_keys: Vec<StrBytes> = found.iter().map(|one| one.key.clone()).collect();
+            assert_eq!(found_keys, keys);
+            assert!(found.iter().all(|one| one.error_code == 0 && one.node_id == BrokerId(7)));
+            assert!(found.iter().all(|one| one.host.as_str() == "there" && one.port == 9092));
+        }
+    }
+
+    #[tokio::test]
+    async fn share_groups_have_no_coordinator() {
+        let bench = Bench::new();
+        let invalid = ResponseError::InvalidRequest.code();
+        let request = FindCoordinatorRequest::default().with_key_type(SHARE);
+        let refused = bench.ask(3, request.clone()).await;
+        assert_eq!(
+            (refused.error_code, refused.node_id, refused.port),
+            (invalid, BrokerId(-1), -1)
+        );
+        let keys = vec![StrBytes::from_static_str("g:x:0")];
+        let refused = bench.ask(6, request.with_coordinator_keys(keys)).await;
+        assert_eq!(refused.coordinators[0].error_code, invalid);
+        assert_eq!(refused.coordinators[0].node_id, BrokerId(-1));
+    }
+}

@@ -1,0 +1,26 @@
+//! Heartbeat (12): a member says that it lives, and hears whether to join again.
+
+use std::sync::Arc;
+
+use kafka_protocol::messages::{HeartbeatRequest, HeartbeatResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use crate::core::Kafka;
+use crate::error_code::group_error;
+use crate::groups;
+use crate::routes::{Context, Serve};
+
+impl Serve for HeartbeatRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 4 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> HeartbeatResponse {
+        let asked = groups::HeartbeatRequest {
+            member_id: self.member_id.to_string(),
+            group_instance_id: self.group_instance_id.map(|id| id.to_string()),
+            generation_id: self.generation_id,
+        };
+        let heard = kafka.groups.heartbeat(&self.group_id, &asked);
+        HeartbeatResponse::default()
+            .with_error_code(heard.err().map_or(0, |error| group_error(error).code()))
+    }
+}

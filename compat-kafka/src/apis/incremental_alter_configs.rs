@@ -1,0 +1,283 @@
+//! IncrementalAlterConfigs (44): each setting that is named changes by itself; all of a resource's
+//! do, or none.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::{TopicConfig, TopicDefaults, topic_config_keys};
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig,
+};
+use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
+use kafka_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use super::alter_configs::{Repeated, alter, check_keys};
+use super::create_topics::{Refusal, answered};
+use super::describe_configs::resource;
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+impl Serve for IncrementalAlterConfigsRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 1 };
+
+    async fn serve(
+        self,
+        kafka: &Arc<Kafka>,
+        _context: &Context,
+    ) -> IncrementalAlterConfigsResponse {
+        let repeated =
+            Repeated::among(self.resources.iter().map(|r| (r.resource_type, &r.resource_name)));
+        let mut responses = Vec::with_capacity(self.resources.len());
+        for asked in self.resources {
+            let done = match repeated.refuse(asked.resource_type, &asked.resource_name) {
+                Ok(()) => change(kafka, &asked, self.validate_only).await,
+                refused => refused,
+            };
+            let (code, message) = answered(&done);
+            responses.push(
+                AlterConfigsResourceResponse::default()
+                    .with_error_code(code)
+                    .with_error_message(message)
+                    .with_resource_type(asked.resource_type)
+                    .with_resource_name(asked.resource_name),
+            );
+        }
+        IncrementalAlterConfigsResponse::default().with_responses(responses)
+    }
+}
+
+/// What is done to a setting.
+enum Operation {
+    Set(String),
+    /// Back to what the broker gives.
+    Delete,
+    Append(String),
+    Subtract(String),
+}
+
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+
+async fn change(
+    kafka: &Kafka,
+    asked: &AlterConfigsResource,
+    validate_only: bool,
+) -> Result<(), Refusal> {
+    let valueless =
+        |config: &&AlterableConfig| config.value.is_none() && config.config_operation != DELETE;
+    check_keys(
+        asked.configs.iter().map(|config| &config.name),
+        asked.configs.iter().filter(valueless).map(|config| &config.name),
+    )?;
+    let (kind, name) = (asked.resource_type, &*asked.resource_name);
+    let operations = match kind {
+        resource::TOPIC => asked.configs.iter().map(operation).collect::<Result<Vec<_>, _>>()?,
+        // Refused as a whole, whatever is asked.
+        _ => Vec::new(),
+    };
+    let defaults = kafka.engine.topic_defaults();
+    let apply = |set: &mut BTreeMap<String, String>| {
+        for (key, operation) in operations {
+            operation.apply(key, set, defaults);
+        }
+    };
+    alter(kafka, kind, name, apply, validate_only).await
+}
+
+fn operation(config: &AlterableConfig) -> Result<(&str, Operation), Refusal> {
+    let key = &*config.name;
+    let value = config.value.as_ref().map(StrBytes::to_string).unwrap_or_default();
+    let list = |word: &str, operation| {
+        if is_list(key) {
+            return Ok(operation);
+        }
+        let message = format!("Can't {word} to key {key} because its type is not LIST.");
+        Err(Refusal::new(ResponseError::InvalidConfig, message))
+    };
+    let operation = match config.config_operation {
+        SET => Operation::Set(value),
+        DELETE => Operation::Delete,
+        APPEND => list("APPEND", Operation::Append(value))?,
+        SUBTRACT => list("SUBTRACT", Operation::Subtract(value))?,
+        other => {
+            let message = format!("Unknown operations type {other}");
+            return Err(Refusal::new(ResponseError::InvalidRequest, message));
+        }
+    };
+    Ok((key, operation))
+}
+
+fn is_list(key: &str) -> bool {
+    topic_config_keys().any(|(name, _, kind)| name == key && kind.name() == "LIST")
+}
+
+impl Operation {
+    /// Words are added to, and taken from, the list in force. (Kafka takes its own default where the
+    /// topic has none, also where the operator has set another.)
+    fn apply(self, key: &str, set: &mut BTreeMap<String, String>, defaults: &TopicDefaults) {
+        let words = |set: &BTreeMap<String, String>| -> Vec<String> {
+            let nothing = TopicConfig::default();
+            let value = match set.get(key) {
+                Some(value) => value,
+                None => nothing.value(key, defaults),
+            };
+            split(value).map(str::to_owned).collect()
+        };
+        let value = match self {
+            Operation::Delete => {
+                set.remove(key);
+                return;
+            }
+            Operation::Set(value) => value,
+            Operation::Append(more) => {
+                let mut words = words(set);
+                for word in split(&more) {
+                    if !words.iter().any(|have| have == word) {
+                        words.push(word.to_owned());
+                    }
+                }
+                words.join(",")
+            }
+            Operation::Subtract(less) => {
+                let mut words = words(set);
+                words.retain(|word| !split(&less).any(|gone| gone == word));
+                words.join(",")
+            }
+        };
+        set.insert(key.to_owned(), value);
+    }
+}
+
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::create_topics::tests::{ask, kafka, text, topic};
+    use super::*;
+
+    type Change<'a> = (&'a str, i8, Option<&'a str>);
+
+    fn to(kind: i8, name: &str, changes: &[Change<'_>]) -> AlterConfigsResource {
+        let configs = changes.iter().map(|(name, operation, value)| {
+            AlterableConfig::default()
+                .with_name(text(name))
+                .with_config_operation(*operation)
+                .with_value(value.map(text))
+        });
+        AlterConfigsResource::default()
+            .with_resource_type(kind)
+            .with_resource_name(text(name))
+            .with_configs(configs.collect())
+    }
+
+    async fn alter_one(kafka: &Arc<Kafka>, resource: AlterConfigsResource) -> (i16, String) {
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        let response = ask(kafka, 1, request).await.responses.remove(0);
+        (response.error_code, response.error_message.map_or(String::new(), |m| m.to_string()))
+    }
+
+    async fn done(kafka: &Arc<Kafka>, changes: &[Change<'_>]) {
+        let answer = alter_one(kafka, to(resource::TOPIC, "a", changes)).await;
+        assert_eq!(answer, (0, String::new()));
+    }
+
+    fn set(kafka: &Kafka, key: &str) -> Option<String> {
+        kafka.engine.topic("a").unwrap().config.set().get(key).cloned()
+    }
+
+    #[tokio::test]
+    async fn a_setting_changes_and_the_others_stay() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        done(&kafka, &[("retention.ms", SET, Some("1")), ("segment.ms", SET, Some("2"))]).await;
+        done(&kafka, &[("retention.ms", DELETE, None), ("flush.ms", DELETE, None)]).await;
+        assert_eq!(set(&kafka, "retention.ms"), None);
+        assert_eq!(set(&kafka, "segment.ms").as_deref(), Some("2"));
+    }
+
+    #[tokio::test]
+    async fn words_are_added_to_the_list_in_force_and_taken_from_it() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let policy = || set(&kafka, "cleanup.policy");
+        done(&kafka, &[("cleanup.policy", APPEND, Some("compact"))]).await;
+        assert_eq!(policy().as_deref(), Some("delete,compact"));
+        done(&kafka, &[("cleanup.policy", APPEND, Some("compact,delete"))]).await;
+        assert_eq!(policy().as_deref(), Some("delete,compact"));
+        done(&kafka, &[("cleanup.policy", SUBTRACT, Some("delete"))]).await;
+        assert_eq!(policy().as_deref(), Some("compact"));
+        let throttled = "leader.replication.throttled.replicas";
+        done(&kafka, &[(throttled, APPEND, Some("0:1,1:1"))]).await;
+        done(&kafka, &[(throttled, SUBTRACT, Some("0:1,5:5"))]).await;
+        assert_eq!(set(&kafka, throttled).as_deref(), Some("1:1"));
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_changes_nothing_and_says_why() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let (invalid, config) = (ResponseError::InvalidRequest, ResponseError::InvalidConfig);
+        let one = ("retention.ms", SET, Some("1"));
+        let topic = |changes: &[Change<'_>]| to(resource::TOPIC, "a", changes);
+        for (asked, error, words) in [
+            (topic(&[one, ("no.such", SET, Some("1"))]), config, "Unknown topic config name"),
+            (topic(&[one, ("segment.ms", SET, Some("x"))]), config, "Invalid value x"),
+            (topic(&[one, ("segment.ms", APPEND, Some("1"))]), config, "not LIST"),
+            (topic(&[("no.such", SUBTRACT, Some("1"))]), config, "not LIST"),
+            (topic(&[("cleanup.policy", APPEND, Some("shred"))]), config, "shred"),
+            (topic(&[one, one]), invalid, "duplicate config keys"),
+            (topic(&[("retention.ms", SET, None)]), invalid, "Null value"),
+            (topic(&[("retention.ms", 4, Some("1"))]), invalid, "Unknown operation"),
+            (to(resource::TOPIC, "", &[one]), invalid, "Default topic"),
+            (
+                to(resource::TOPIC, "b", &[one]),
+                ResponseError::UnknownTopicOrPartition,
+                "does not exist",
+            ),
+            (
+                to(resource::TOPIC, "a@s5", &[one]),
+                ResponseError::InvalidTopicException,
+                "read-only",
+            ),
+            (
+                to(resource::BROKER, "1", &[("log.cleaner.threads", APPEND, Some("2"))]),
+                invalid,
+                "configuration file or with --set",
+            ),
+            (to(resource::BROKER, "7", &[one]), invalid, "expected 1"),
+            (to(resource::BROKER_LOGGER, "1", &[("kafka", SET, Some("DEBUG"))]), invalid, "levels"),
+            (to(3, "1", &[one]), invalid, "Unknown resource type 3"),
+        ] {
+            let (code, message) = alter_one(&kafka, asked.clone()).await;
+            assert_eq!(code, error.code(), "{asked:?}");
+            assert!(message.contains(words), "{message}");
+        }
+        assert!(kafka.engine.topic("a").unwrap().config.set().is_empty());
+    }
+
+    #[tokio::test]
+    async fn both_versions_answer_each_resource_and_validation_changes_nothing() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        for version in 0..=1 {
+            let request = IncrementalAlterConfigsRequest::default()
+                .with_resources(vec![
+                    to(resource::TOPIC, "a", &[("retention.ms", SET, Some("1"))]),
+                    to(resource::TOPIC, "b", &[]),
+                    to(resource::TOPIC, "b", &[]),
+                ])
+                .with_validate_only(true);
+            let responses = ask(&kafka, version, request).await.responses;
+            let codes: Vec<i16> = responses.iter().map(|response| response.error_code).collect();
+            let invalid = ResponseError::InvalidRequest.code();
+            assert_eq!(codes, [0, invalid, invalid]);
+        }
+        assert_eq!(set(&kafka, "retention.ms"), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! JoinGroup (11): a member asks to be part of its group's next generation, and waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
+use kafka_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use crate::core::Kafka;
+use crate::error_code::group_error;
+use crate::groups::{JoinAnswer, JoinRequest, JoinedMember};
+use crate::routes::{Context, Serve};
+
+#[cfg(test)]
+pub(super) mod bench;
+#[cfg(test)]
+mod tests;
+
+/// From here on, a rebalance has a timeout of its own.
+const REBALANCE_TIMEOUT: i16 = 1;
+/// From here on, a member is given its id before it is let in (KIP-394).
+const KNOWN_MEMBER_ID: i16 = 4;
+/// From here on, an answer without a protocol may say so.
+const NULL_PROTOCOL: i16 = 7;
+/// From here on, a leader may be told to assign nothing anew (KIP-814).
+const SKIP_ASSIGNMENT: i16 = 9;
+
+impl Serve for JoinGroupRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 9 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> JoinGroupResponse {
+        let group = self.group_id.to_string();
+        let answer = kafka.groups.join(&group, asked(self, context)).await;
+        answered(answer, context.version)
+    }
+}
+
+fn asked(request: JoinGroupRequest, context: &Context) -> JoinRequest {
+    let session_timeout = millis(request.session_timeout_ms);
+    let rebalance_timeout = match context.version {
+        REBALANCE_TIMEOUT.. => millis(request.rebalance_timeout_ms),
+        _ => session_timeout,
+    };
+    let protocols = request.protocols.into_iter();
+    JoinRequest {
+        member_id: request.member_id.to_string(),
+        group_instance_id: request.group_instance_id.map(|id| id.to_string()),
+        client_id: context.client_id.clone(),
+        // Tools show it as Java writes an address: a name, of which there is none, and a slash.
+        client_host: format!("/{}", context.peer.ip().to_canonical()),
+        session_timeout,
+        rebalance_timeout,
+        protocol_type: request.protocol_type.to_string(),
+        protocols: protocols.map(|one| (one.name.to_string(), one.metadata)).collect(),
+        require_known_member_id: context.version >= KNOWN_MEMBER_ID,
+        supports_skip_assignment: context.version >= SKIP_ASSIGNMENT,
+        reason: request.reason.map(|reason| reason.to_string()),
+    }
+}
+
+fn millis(ms: i32) -> Duration {
+    Duration::from_millis(ms.try_into().unwrap_or(0))
+}
+
+fn answered(answer: JoinAnswer, version: i16) -> JoinGroupResponse {
+    let protocol = answer.protocol_name.map(StrBytes::from_string);
+    let protocol =
+        if version < NULL_PROTOCOL { protocol.or(Some(StrBytes::new())) } else { protocol };
+    JoinGroupResponse::default()
+        .with_error_code(answer.error.map_or(0, |error| group_error(error).code()))
+        .with_generation_id(answer.generation_id)
+        .with_protocol_type(answer.protocol_type.map(StrBytes::from_string))
+        .with_protocol_name(protocol)
+        .with_leader(StrBytes::from_string(answer.leader))
+        .with_skip_assignment(answer.skip_assignment)
+        .with_member_id(StrBytes::from_string(answer.member_id))
+        .with_members(answer.members.into_iter().map(member).collect())
+}
+
+fn member(joined: JoinedMember) -> JoinGroupResponseMember {
+    JoinGroupResponseMember::default()
+        .with_member_id(StrBytes::from_string(joined.member_id))
+        .with_group_instance_id(joined.group_instance_id.map(StrBytes::from_string))
+        .with_metadata(joined.metadata)
+}

@@ -1,0 +1,162 @@
+//! What the tests of the group APIs work on: the real engine over a disk in memory, and requests that
+//! go the way of those from a socket, encoded and decoded in the version that is tested.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::{Engine, EngineOptions};
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
+use kafka_protocol::messages::{
+    ApiKey, GroupId, JoinGroupRequest, JoinGroupResponse, ResponseHeader, SyncGroupRequest,
+    TopicName,
+};
+use kafka_protocol::protocol::{Decodable, HeaderVersion, Request, StrBytes};
+use storage::disk::MemoryDisk;
+
+use crate::answer::Chunk;
+use crate::core::{Address, Kafka, KafkaOptions};
+use crate::format::KafkaFormat;
+use crate::groups::Options as GroupOptions;
+use crate::routes::{Context, Serve, route};
+
+const CORRELATION_ID: i32 = 9;
+/// How a consumer names its one protocol.
+pub(in crate::apis) const PROTOCOL: &str = "range";
+
+pub(in crate::apis) struct Bench {
+    pub(in crate::apis) kafka: Arc<Kafka>,
+    pub(in crate::apis) disk: MemoryDisk,
+}
+
+/// Who a member is, once it has joined.
+pub(in crate::apis) struct Joined {
+    pub(in crate::apis) id: StrBytes,
+    pub(in crate::apis) generation: i32,
+}
+
+impl Bench {
+    pub(in crate::apis) fn new() -> Bench {
+        Bench::over(MemoryDisk::new())
+    }
+
+    fn over(disk: MemoryDisk) -> Bench {
+        let format = Arc::new(KafkaFormat { unpacked_bytes_max: 1 << 20 });
+        let (options, clock) = (EngineOptions::default(), Arc::new(hlc::OsClock));
+        let engine = Engine::open(Arc::new(disk.clone()), options, clock, format).unwrap();
+        let options = KafkaOptions {
+            node_id: 7,
+            advertised: Some(Address { host: "there".to_owned(), port: 9092 }),
+            offset_metadata_bytes_max: 8,
+            groups: GroupOptions { initial_rebalance_delay: Duration::ZERO, ..Default::default() },
+            ..KafkaOptions::default()
+        };
+        Bench { kafka: Kafka::new(Arc::new(engine), options).unwrap(), disk }
+    }
+
+    /// Another life of the server, on the same disk.
+    pub(in crate::apis) fn restarted(self) -> Bench {
+        self.kafka.close();
+        self.kafka.engine.close();
+        Bench::over(self.disk.after_kill())
+    }
+
+    pub(in crate::apis) async fn topic(&self, name: &str, partitions: u32) {
+        let id = *uuid::Uuid::new_v4().as_bytes();
+        let made = self.kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false);
+        made.await.unwrap();
+    }
+
+    /// Asks in a version, and reads the answer back.
+    pub(in crate::apis) async fn ask<R: Serve>(&self, version: i16, request: R) -> R::Response {
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version).unwrap();
+        let route = route(R::KEY).unwrap();
+        assert!(route.served.min <= version && version <= route.served.max, "{version}");
+        let served = route.call(Arc::clone(&self.kafka), context::<R>(version), body.freeze());
+        let mut answer = BytesMut::new();
+        for chunk in served.await.unwrap().unwrap().into_frame().into_iter().skip(1) {
+            let Chunk::Bytes(bytes) = chunk else { panic!("no files here") };
+            answer.extend_from_slice(&bytes);
+        }
+        let mut answer = answer.freeze();
+        let header = R::Response::header_version(version);
+        let header = ResponseHeader::decode(&mut answer, header).unwrap();
+        assert_eq!(header.correlation_id, CORRELATION_ID);
+        let response = R::Response::decode(&mut answer, version).unwrap();
+        assert!(answer.is_empty(), "{} bytes too many", answer.len());
+        response
+    }
+
+    /// Joins with a new member, whatever it takes in that version.
+    pub(in crate::apis) async fn join(&self, version: i16, group: &str) -> JoinGroupResponse {
+        let request = join_request(group, version);
+        let answer = self.ask(version, request.clone()).await;
+        if version < super::KNOWN_MEMBER_ID {
+            return answer;
+        }
+        assert_eq!(answer.error_code, MEMBER_ID_REQUIRED);
+        assert!(!answer.member_id.is_empty());
+        self.ask(version, request.with_member_id(answer.member_id)).await
+    }
+
+    /// A group of one member, which has its assignment.
+    pub(in crate::apis) async fn stable(&self, group: &str) -> Joined {
+        let joined = self.join(9, group).await;
+        assert_eq!(joined.error_code, 0);
+        let assignment = SyncGroupRequestAssignment::default()
+            .with_member_id(joined.member_id.clone())
+            .with_assignment(Bytes::from_static(b"yours"));
+        let request = SyncGroupRequest::default()
+            .with_group_id(group_id(group))
+            .with_generation_id(joined.generation_id)
+            .with_member_id(joined.member_id.clone())
+            .with_protocol_type(Some(StrBytes::from_static_str("consumer")))
+            .with_protocol_name(Some(StrBytes::from_static_str(PROTOCOL)))
+            .with_assignments(vec![assignment]);
+        let synced = self.ask(5, request).await;
+        assert_eq!((synced.error_code, &synced.assignment[..]), (0, &b"yours"[..]));
+        Joined { id: joined.member_id, generation: joined.generation_id }
+    }
+}
+
+pub(in crate::apis) const MEMBER_ID_REQUIRED: i16 = 79;
+
+fn context<R: Request>(version: i16) -> Context {
+    assert!(ApiKey::try_from(R::KEY).is_ok());
+    Context {
+        api_key: R::KEY,
+        version,
+        correlation_id: CORRELATION_ID,
+        client_id: "bench".to_owned(),
+        peer: "10.1.2.3:4".parse().unwrap(),
+        local: "127.0.0.1:9092".parse().unwrap(),
+    }
+}
+
+/// A consumer that reads the topic `read`.
+pub(in crate::apis) fn join_request(group: &str, version: i16) -> JoinGroupRequest {
+    let mut metadata = vec![0, 0, 0, 0, 0, 1, 0, 4];
+    metadata.extend(b"read");
+    metadata.extend([0xff; 4]);
+    let protocol = JoinGroupRequestProtocol::default()
+        .with_name(StrBytes::from_static_str(PROTOCOL))
+        .with_metadata(metadata.into());
+    let rebalance_timeout = if version >= super::REBALANCE_TIMEOUT { 20_000 } else { -1 };
+    JoinGroupRequest::default()
+        .with_group_id(group_id(group))
+        .with_session_timeout_ms(10_000)
+        .with_rebalance_timeout_ms(rebalance_timeout)
+        .with_protocol_type(StrBytes::from_static_str("consumer"))
+        .with_protocols(vec![protocol])
+}
+
+pub(in crate::apis) fn group_id(id: &str) -> GroupId {
+    GroupId(StrBytes::from_string(id.to_owned()))
+}
+
+pub(in crate::apis) fn topic_name(name: &str) -> TopicName {
+    TopicName(StrBytes::from_string(name.to_owned()))
+}

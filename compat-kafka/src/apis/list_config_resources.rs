@@ -1,0 +1,94 @@
+//! ListConfigResources (74): what has settings. In version 0, client metrics only, of which there are
+//! none.
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::list_config_resources_response::ConfigResource;
+use kafka_protocol::messages::{ListConfigResourcesRequest, ListConfigResourcesResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use super::describe_configs::resource;
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+const TYPES: [i8; 5] = [
+    resource::TOPIC,
+    resource::BROKER,
+    resource::BROKER_LOGGER,
+    resource::CLIENT_METRICS,
+    resource::GROUP,
+];
+
+impl Serve for ListConfigResourcesRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 1 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> ListConfigResourcesResponse {
+        let kinds = match (context.version, self.resource_types.is_empty()) {
+            (0, _) => vec![resource::CLIENT_METRICS],
+            (_, true) => TYPES.to_vec(),
+            (_, false) => self.resource_types,
+        };
+        if kinds.iter().any(|kind| !TYPES.contains(kind)) {
+            return ListConfigResourcesResponse::default()
+                .with_error_code(ResponseError::UnsupportedVersion.code());
+        }
+        let listed = TYPES.into_iter().filter(|kind| kinds.contains(kind));
+        let resources = listed.flat_map(|kind| {
+            names(kafka, kind).into_iter().map(move |name| {
+                ConfigResource::default()
+                    .with_resource_name(StrBytes::from_string(name))
+                    .with_resource_type(kind)
+            })
+        });
+        ListConfigResourcesResponse::default().with_config_resources(resources.collect())
+    }
+}
+
+fn names(kafka: &Kafka, kind: i8) -> Vec<String> {
+    match kind {
+        resource::TOPIC => {
+            kafka.engine.topics().iter().map(|topic| topic.name.to_string()).collect()
+        }
+        resource::BROKER | resource::BROKER_LOGGER => vec![kafka.options.node_id.to_string()],
+        resource::GROUP => kafka.groups.list().into_iter().map(|group| group.group_id).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::create_topics::tests::{ask, kafka, topic};
+    use super::*;
+
+    fn listed(response: &ListConfigResourcesResponse) -> Vec<(i8, &str)> {
+        let resources = response.config_resources.iter();
+        resources.map(|one| (one.resource_type, &*one.resource_name)).collect()
+    }
+
+    #[tokio::test]
+    async fn what_has_settings_is_listed_by_type() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        topic(&kafka, "b", 1).await;
+        kafka.groups.restore_without_members("g");
+        let asked = |kinds: &[i8]| {
+            ListConfigResourcesRequest::default().with_resource_types(kinds.to_vec())
+        };
+        let all = ask(&kafka, 1, asked(&[])).await;
+        assert_eq!(listed(&all), [(2, "a"), (2, "b"), (4, "1"), (8, "1"), (32, "g")]);
+        let topics = ask(&kafka, 1, asked(&[2, 16, 2])).await;
+        assert_eq!(listed(&topics), [(2, "a"), (2, "b")]);
+        let unknown = ask(&kafka, 1, asked(&[2, 3])).await;
+        assert_eq!(unknown.error_code, ResponseError::UnsupportedVersion.code());
+        assert!(listed(&unknown).is_empty());
+    }
+
+    #[tokio::test]
+    async fn version_0_knows_only_client_metrics() {
+        let kafka = kafka();
+        topic(&kafka, "a", 1).await;
+        let old = ask(&kafka, 0, ListConfigResourcesRequest::default()).await;
+        assert_eq!((old.error_code, listed(&old)), (0, vec![]));
+    }
+}

@@ -1,0 +1,82 @@
+//! ListGroups (16): all groups, or those in some states and of some types.
+
+use std::sync::Arc;
+
+use kafka_protocol::messages::list_groups_response::ListedGroup as Listed;
+use kafka_protocol::messages::{GroupId, ListGroupsRequest, ListGroupsResponse};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use crate::core::Kafka;
+use crate::groups::ListedGroup;
+use crate::routes::{Context, Serve};
+
+impl Serve for ListGroupsRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 5 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> ListGroupsResponse {
+        if !admits(&self.types_filter, ListedGroup::GROUP_TYPE) {
+            return ListGroupsResponse::default();
+        }
+        let groups = kafka.groups.list().into_iter();
+        let asked = groups.filter(|group| admits(&self.states_filter, group.state.name()));
+        ListGroupsResponse::default().with_groups(asked.map(listed).collect())
+    }
+}
+
+/// An empty filter admits all. A name that nothing has is no error, as in Kafka.
+fn admits(filter: &[StrBytes], name: &str) -> bool {
+    filter.is_empty() || filter.iter().any(|asked| asked.trim().eq_ignore_ascii_case(name))
+}
+
+fn listed(group: ListedGroup) -> Listed {
+    Listed::default()
+        .with_group_id(GroupId(StrBytes::from_string(group.group_id)))
+        .with_protocol_type(StrBytes::from_string(group.protocol_type))
+        .with_group_state(StrBytes::from_static_str(group.state.name()))
+        .with_group_type(StrBytes::from_static_str(ListedGroup::GROUP_TYPE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::join_group::bench::Bench;
+    use super::*;
+
+    async fn ids(bench: &Bench, states: &[&'static str], types: &[&'static str]) -> Vec<String> {
+        let names = |names: &[&'static str]| {
+            names.iter().map(|name| StrBytes::from_static_str(name)).collect()
+        };
+        let request = ListGroupsRequest::default()
+            .with_states_filter(names(states))
+            .with_types_filter(names(types));
+        let groups = bench.ask(5, request).await.groups;
+        groups.iter().map(|group| group.group_id.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn every_version_lists_every_group() {
+        let bench = Bench::new();
+        bench.stable("g").await;
+        for version in 0..=5 {
+            let listed = bench.ask(version, ListGroupsRequest::default()).await;
+            assert_eq!((listed.error_code, listed.groups.len()), (0, 1));
+            let group = &listed.groups[0];
+            assert_eq!(group.group_id.as_str(), "g");
+            assert_eq!(group.protocol_type.as_str(), "consumer");
+            assert_eq!(group.group_state.as_str(), if version < 4 { "" } else { "Stable" });
+            assert_eq!(group.group_type.as_str(), if version < 5 { "" } else { "classic" });
+        }
+    }
+
+    #[tokio::test]
+    async fn filters_take_names_in_any_case() {
+        let bench = Bench::new();
+        bench.stable("stable").await;
+        bench.kafka.groups.restore_without_members("empty");
+        assert_eq!(ids(&bench, &[], &[]).await, ["empty", "stable"]);
+        assert_eq!(ids(&bench, &["sTABLE"], &["CLASSIC"]).await, ["stable"]);
+        assert_eq!(ids(&bench, &["Dead", " empty"], &[]).await, ["empty"]);
+        assert_eq!(ids(&bench, &["nonsense"], &[]).await, [""; 0]);
+        assert_eq!(ids(&bench, &[], &["consumer"]).await, [""; 0]);
+        assert_eq!(ids(&bench, &[], &["consumer", "classic"]).await, ["empty", "stable"]);
+    }
+}

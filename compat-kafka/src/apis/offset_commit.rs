@@ -1,0 +1,156 @@
+//! OffsetCommit (8): how far a group has read; all of a request's offsets, or none of them.
+//!
+//! A moment of a topic has offsets of its own, under the name by which it was read.
+
+use std::sync::Arc;
+
+use engine::{EngineError, OffsetCommit};
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use crate::core::Kafka;
+use crate::error_code::{engine_error, group_error, seek_error};
+use crate::groups::{CommitFence, CommitKind, GroupError};
+use crate::moments::MomentRefused;
+use crate::routes::{Context, Serve};
+
+#[cfg(test)]
+mod tests;
+
+/// From here on, a client knows the error that says that there is no such group.
+const NAMES_ABSENCE: i16 = 9;
+
+/// What is wrong with each partition of one topic, in order; `None` so far if nothing is.
+type Verdicts = Vec<Option<ResponseError>>;
+
+impl Serve for OffsetCommitRequest {
+    // 10 names topics by id; the codec does not know how.
+    const SERVED: VersionRange = VersionRange { min: 2, max: 9 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> OffsetCommitResponse {
+        let mut verdicts = Vec::with_capacity(self.topics.len());
+        for topic in &self.topics {
+            verdicts.push(find_partitions(kafka, topic).await);
+        }
+        if let Err(error) = commit(kafka, context, &self, &mut verdicts).await {
+            verdicts.iter_mut().flatten().for_each(|verdict| _ = verdict.get_or_insert(error));
+        }
+        let topics = self.topics.into_iter().zip(verdicts).map(answered).collect();
+        OffsetCommitResponse::default().with_topics(topics)
+    }
+}
+
+/// Says of the partitions that are not there that they are not.
+async fn find_partitions(kafka: &Arc<Kafka>, topic: &OffsetCommitRequestTopic) -> Verdicts {
+    let found = match kafka.readable(&topic.name).await {
+        Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
+        Err(MomentRefused::Grammar(_)) => Err(ResponseError::InvalidTopicException),
+        Err(MomentRefused::Seek(error)) => Err(seek_error(&error)),
+    };
+    let verdict = |partition: &OffsetCommitRequestPartition| match &found {
+        Ok(readable) => {
+            let view = readable.view(partition.partition_index);
+            view.is_none().then_some(ResponseError::UnknownTopicOrPartition)
+        }
+        Err(error) => Some(*error),
+    };
+    topic.partitions.iter().map(verdict).collect()
+}
+
+/// Commits what has no verdict yet. An error is one of all that it tried to commit.
+async fn commit(
+    kafka: &Kafka,
+    context: &Context,
+    request: &OffsetCommitRequest,
+    verdicts: &mut [Verdicts],
+) -> Result<(), ResponseError> {
+    if verdicts.iter().flatten().all(Option::is_some) {
+        return Ok(());
+    }
+    let passed = kafka.groups.check_commit(&request.group_id, &fence(request));
+    passed.map_err(|error| fence_error(error, context.version))?;
+    let metadata_max = kafka.options.offset_metadata_bytes_max;
+    let mut offsets = Vec::new();
+    for (topic, verdicts) in request.topics.iter().zip(verdicts) {
+        for (partition, verdict) in topic.partitions.iter().zip(verdicts) {
+            if verdict.is_none() && is_too_long(partition, metadata_max) {
+                *verdict = Some(ResponseError::OffsetMetadataTooLarge);
+            }
+            if verdict.is_none() {
+                offsets.push(offset(topic, partition));
+            }
+        }
+    }
+    if offsets.is_empty() {
+        return Ok(());
+    }
+    let committed = kafka.engine.commit_offsets(&request.group_id, offsets).await;
+    committed.map(drop).map_err(|error| {
+        tracing::error!(group = request.group_id.as_str(), %error, "offsets cannot be committed");
+        coordinator_error(&error)
+    })
+}
+
+fn fence(request: &OffsetCommitRequest) -> CommitFence {
+    CommitFence {
+        member_id: request.member_id.to_string(),
+        group_instance_id: request.group_instance_id.as_ref().map(|id| id.to_string()),
+        generation_id: request.generation_id_or_member_epoch,
+        kind: CommitKind::Plain,
+    }
+}
+
+fn fence_error(error: GroupError, version: i16) -> ResponseError {
+    match error {
+        GroupError::GroupIdNotFound if version < NAMES_ABSENCE => ResponseError::IllegalGeneration,
+        error => group_error(error),
+    }
+}
+
+/// Kafka counts UTF-16 units, whatever its setting is called, and so do we: what it takes, we take.
+fn is_too_long(partition: &OffsetCommitRequestPartition, max: usize) -> bool {
+    let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
+    // There are at most as many units as bytes.
+    metadata.len() > max && metadata.encode_utf16().count() > max
+}
+
+fn offset(
+    topic: &OffsetCommitRequestTopic,
+    partition: &OffsetCommitRequestPartition,
+) -> OffsetCommit {
+    OffsetCommit {
+        topic: topic.name.to_string(),
+        partition: partition.partition_index.try_into().expect("the partition was found"),
+        offset: partition.committed_offset,
+        leader_epoch: partition.committed_leader_epoch,
+        metadata: partition.committed_metadata.as_deref().unwrap_or_default().to_owned(),
+    }
+}
+
+fn answered((topic, verdicts): (OffsetCommitRequestTopic, Verdicts)) -> OffsetCommitResponseTopic {
+    let answer = |(partition, verdict): (OffsetCommitRequestPartition, Option<ResponseError>)| {
+        OffsetCommitResponsePartition::default()
+            .with_partition_index(partition.partition_index)
+            .with_error_code(verdict.map_or(0, |error| error.code()))
+    };
+    let partitions = topic.partitions.into_iter().zip(verdicts).map(answer).collect();
+    OffsetCommitResponseTopic::default().with_name(topic.name).with_partitions(partitions)
+}
+
+/// What a coordinator says where a partition's leader would say that it is none, or cannot write: a
+/// client looks for the group's coordinator then, and tries once more.
+pub(super) fn coordinator_error(error: &EngineError) -> ResponseError {
+    match engine_error(error) {
+        ResponseError::NotLeaderOrFollower | ResponseError::KafkaStorageError => {
+            ResponseError::NotCoordinator
+        }
+        error => error,
+    }
+}

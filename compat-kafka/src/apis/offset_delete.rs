@@ -1,0 +1,171 @@
+//! OffsetDelete (47): a group forgets how far it has read, where no member of it reads on.
+
+use std::sync::Arc;
+
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::offset_delete_request::OffsetDeleteRequestTopic;
+use kafka_protocol::messages::offset_delete_response::{
+    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
+use kafka_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
+use kafka_protocol::protocol::VersionRange;
+
+use super::offset_commit::coordinator_error;
+use crate::core::{Kafka, Readable};
+use crate::error_code::group_error;
+use crate::groups::{GroupError, Subscriptions};
+use crate::routes::{Context, Serve};
+
+impl Serve for OffsetDeleteRequest {
+    const SERVED: VersionRange = VersionRange { min: 0, max: 0 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> OffsetDeleteResponse {
+        match delete(kafka, self).await {
+            Ok(topics) => OffsetDeleteResponse::default().with_topics(topics),
+            Err(error) => OffsetDeleteResponse::default().with_error_code(error.code()),
+        }
+    }
+}
+
+async fn delete(
+    kafka: &Arc<Kafka>,
+    request: OffsetDeleteRequest,
+) -> Result<Vec<OffsetDeleteResponseTopic>, ResponseError> {
+    let group = request.group_id.as_str();
+    if group.is_empty() {
+        return Err(group_error(GroupError::InvalidGroupId));
+    }
+    let subscriptions = kafka.groups.check_offset_delete(group).map_err(group_error)?;
+    let mut gone = Vec::new();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        topics.push(answered(kafka, group, &subscriptions, topic, &mut gone).await?);
+    }
+    if !gone.is_empty() {
+        let deleted = kafka.engine.delete_offsets(group, gone).await;
+        deleted.map_err(|error| coordinator_error(&error))?;
+    }
+    Ok(topics)
+}
+
+/// Adds to `gone` what there is to delete, and says of each partition whether it may be.
+async fn answered(
+    kafka: &Arc<Kafka>,
+    group: &str,
+    subscriptions: &Subscriptions,
+    topic: OffsetDeleteRequestTopic,
+    gone: &mut Vec<(String, u32)>,
+) -> Result<OffsetDeleteResponseTopic, ResponseError> {
+    let readable = kafka.readable(&topic.name).await.ok().flatten();
+    let is_read = subscriptions.include(&topic.name);
+    let mut partitions = Vec::with_capacity(topic.partitions.len());
+    for partition in topic.partitions {
+        let index = partition.partition_index;
+        let held = held(kafka, group, &topic.name, index)?;
+        let code = match held {
+            None if !has(readable.as_ref(), index) => ResponseError::UnknownTopicOrPartition.code(),
+            _ if is_read => ResponseError::GroupSubscribedToTopic.code(),
+            _ => 0,
+        };
+        if code == 0 {
+            gone.extend(held);
+        }
+        let answer = OffsetDeleteResponsePartition::default().with_partition_index(index);
+        partitions.push(answer.with_error_code(code));
+    }
+    Ok(OffsetDeleteResponseTopic::default().with_name(topic.name).with_partitions(partitions))
+}
+
+/// The offset's key, if there is one: also where the moment that was read cannot be any more.
+fn held(
+    kafka: &Kafka,
+    group: &str,
+    topic: &str,
+    index: i32,
+) -> Result<Option<(String, u32)>, ResponseError> {
+    let Ok(index) = u32::try_from(index) else { return Ok(None) };
+    let committed = kafka.engine.committed(group, topic, index);
+    let committed = committed.map_err(|error| coordinator_error(&error))?;
+    Ok(committed.map(|_| (topic.to_owned(), index)))
+}
+
+fn has(readable: Option<&Readable>, index: i32) -> bool {
+    readable.is_some_and(|readable| readable.view(index).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::OffsetCommit;
+    use hlc::Cut;
+    use kafka_protocol::messages::offset_delete_request::OffsetDeleteRequestPartition;
+
+    use super::super::join_group::bench::{Bench, group_id, topic_name};
+    use super::*;
+
+    fn request(group: &str, topics: &[(&str, &[i32])]) -> OffsetDeleteRequest {
+        let partition =
+            |index: &i32| OffsetDeleteRequestPartition::default().with_partition_index(*index);
+        let topic = |(name, indexes): &(&str, &[i32])| {
+            OffsetDeleteRequestTopic::default()
+                .with_name(topic_name(name))
+                .with_partitions(indexes.iter().map(partition).collect())
+        };
+        OffsetDeleteRequest::default()
+            .with_group_id(group_id(group))
+            .with_topics(topics.iter().map(topic).collect())
+    }
+
+    fn codes(response: &OffsetDeleteResponse) -> Vec<i16> {
+        let topics = response.topics.iter();
+        topics.flat_map(|topic| topic.partitions.iter().map(|one| one.error_code)).collect()
+    }
+
+    async fn commit(bench: &Bench, topic: &str) {
+        let offset = OffsetCommit {
+            topic: topic.to_owned(),
+            partition: 0,
+            offset: 5,
+            leader_epoch: -1,
+            metadata: String::new(),
+        };
+        bench.kafka.engine.commit_offsets("g", vec![offset]).await.unwrap();
+    }
+
+    fn held_topics(bench: &Bench) -> Vec<String> {
+        let held = bench.kafka.engine.committed_offsets(Some("g"), Cut::ALL).unwrap();
+        held.into_iter().map(|offset| offset.topic).collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_member_reads_is_kept_and_the_rest_goes() {
+        let bench = Bench::new();
+        bench.topic("read", 1).await;
+        bench.topic("left", 1).await;
+        bench.stable("g").await;
+        for topic in ["read", "left", "a.__at.s5"] {
+            commit(&bench, topic).await;
+        }
+        let topics: &[(&str, &[i32])] =
+            &[("read", &[0]), ("left", &[0, 1, -1]), ("no", &[0]), ("a.__at.s5", &[0])];
+        let answer = bench.ask(0, request("g", topics)).await;
+        let unknown = ResponseError::UnknownTopicOrPartition.code();
+        let subscribed = ResponseError::GroupSubscribedToTopic.code();
+        assert_eq!(answer.error_code, 0);
+        assert_eq!(codes(&answer), [subscribed, 0, unknown, unknown, unknown, 0]);
+        assert_eq!(held_topics(&bench), ["read"]);
+        let again = bench.ask(0, request("g", &[("left", &[0])])).await;
+        assert_eq!(codes(&again), [0]);
+    }
+
+    #[tokio::test]
+    async fn groups_that_are_not_there_or_have_no_name_are_one_error() {
+        let bench = Bench::new();
+        bench.topic("read", 1).await;
+        for (group, error) in
+            [("", ResponseError::InvalidGroupId), ("x", ResponseError::GroupIdNotFound)]
+        {
+            let answer = bench.ask(0, request(group, &[("read", &[0])])).await;
+            assert_eq!((answer.error_code, answer.topics.len()), (error.code(), 0));
+        }
+    }
+}

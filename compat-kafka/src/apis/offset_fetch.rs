@@ -1,0 +1,145 @@
+//! OffsetFetch (9): how far groups have read.
+//!
+//! Nothing committed is an answer, not an error: offset -1. So is a group that is not there. What a
+//! member says of itself (KIP-848) is not looked at, as by Kafka for groups of the older kind; nor
+//! is whether offsets shall be stable, for without transactions all are.
+
+use std::sync::Arc;
+
+use engine::{Committed, EngineError, GroupOffset};
+use hlc::Cut;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
+use kafka_protocol::messages::offset_fetch_response::{
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
+};
+use kafka_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse, TopicName};
+use kafka_protocol::protocol::{StrBytes, VersionRange};
+
+use super::offset_commit::coordinator_error;
+use crate::core::Kafka;
+use crate::routes::{Context, Serve};
+
+/// From here on, an answer has an error of its own, beside those of its partitions.
+const TOP_LEVEL_ERROR: i16 = 2;
+/// From here on, a request asks for several groups.
+const BATCHED: i16 = 8;
+const NONE: i64 = -1;
+
+impl Serve for OffsetFetchRequest {
+    // 10 names topics by id; the codec does not know how.
+    const SERVED: VersionRange = VersionRange { min: 1, max: 9 };
+
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> OffsetFetchResponse {
+        if context.version >= BATCHED {
+            let groups = self.groups.into_iter().map(|group| answered(kafka, group)).collect();
+            return OffsetFetchResponse::default().with_groups(groups);
+        }
+        let topics = self.topics.map(|topics| topics.into_iter().map(as_batched).collect());
+        let group =
+            OffsetFetchRequestGroup::default().with_group_id(self.group_id).with_topics(topics);
+        unbatched(answered(kafka, group), context.version)
+    }
+}
+
+fn as_batched(topic: OffsetFetchRequestTopic) -> OffsetFetchRequestTopics {
+    OffsetFetchRequestTopics::default()
+        .with_name(topic.name)
+        .with_partition_indexes(topic.partition_indexes)
+}
+
+fn answered(kafka: &Kafka, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+    let found = match &asked.topics {
+        None => all(kafka, &asked.group_id),
+        Some(topics) => {
+            topics.iter().map(|topic| of_topic(kafka, &asked.group_id, topic)).collect()
+        }
+    };
+    match found {
+        Ok(topics) => OffsetFetchResponseGroup::default().with_topics(topics),
+        Err(error) => {
+            tracing::error!(group = asked.group_id.as_str(), %error, "offsets cannot be read");
+            let error = coordinator_error(&error);
+            let topics = asked.topics.iter().flatten().map(|topic| refused(topic, error));
+            OffsetFetchResponseGroup::default()
+                .with_topics(topics.collect())
+                .with_error_code(error.code())
+        }
+    }
+    .with_group_id(asked.group_id)
+}
+
+/// All that the group has committed, by topic.
+fn all(kafka: &Kafka, group: &str) -> Result<Vec<OffsetFetchResponseTopics>, EngineError> {
+    let offsets = kafka.engine.committed_offsets(Some(group), Cut::ALL)?;
+    let by_topic = offsets.chunk_by(|a, b| a.topic == b.topic);
+    Ok(by_topic.map(|offsets| topic(offsets[0].topic.clone(), offsets)).collect())
+}
+
+fn topic(name: String, offsets: &[GroupOffset]) -> OffsetFetchResponseTopics {
+    let partition =
+        |offset: &GroupOffset| partition(offset.partition as i32, Some(offset.committed.clone()));
+    OffsetFetchResponseTopics::default()
+        .with_name(TopicName(StrBytes::from_string(name)))
+        .with_partitions(offsets.iter().map(partition).collect())
+}
+
+fn of_topic(
+    kafka: &Kafka,
+    group: &str,
+    asked: &OffsetFetchRequestTopics,
+) -> Result<OffsetFetchResponseTopics, EngineError> {
+    let partitions = asked.partition_indexes.iter().map(|&index| {
+        let committed = match u32::try_from(index) {
+            Ok(index) => kafka.engine.committed(group, &asked.name, index)?,
+            Err(_) => None,
+        };
+        Ok(partition(index, committed))
+    });
+    let partitions = partitions.collect::<Result<_, EngineError>>()?;
+    let name = asked.name.clone();
+    Ok(OffsetFetchResponseTopics::default().with_name(name).with_partitions(partitions))
+}
+
+fn partition(index: i32, committed: Option<Committed>) -> OffsetFetchResponsePartitions {
+    let answer = OffsetFetchResponsePartitions::default().with_partition_index(index);
+    match committed {
+        None => answer.with_committed_offset(NONE),
+        Some(committed) => answer
+            .with_committed_offset(committed.offset)
+            .with_committed_leader_epoch(committed.leader_epoch)
+            .with_metadata(Some(StrBytes::from_string(committed.metadata))),
+    }
+}
+
+fn refused(asked: &OffsetFetchRequestTopics, error: ResponseError) -> OffsetFetchResponseTopics {
+    let refused = |&index| partition(index, None).with_error_code(error.code());
+    OffsetFetchResponseTopics::default()
+        .with_name(asked.name.clone())
+        .with_partitions(asked.partition_indexes.iter().map(refused).collect())
+}
+
+/// The answer about one group, as it was told before several could be asked for.
+fn unbatched(group: OffsetFetchResponseGroup, version: i16) -> OffsetFetchResponse {
+    let error = if version >= TOP_LEVEL_ERROR { group.error_code } else { 0 };
+    OffsetFetchResponse::default()
+        .with_error_code(error)
+        .with_topics(group.topics.into_iter().map(unbatched_topic).collect())
+}
+
+fn unbatched_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic {
+    let partition = |partition: OffsetFetchResponsePartitions| {
+        OffsetFetchResponsePartition::default()
+            .with_partition_index(partition.partition_index)
+            .with_committed_offset(partition.committed_offset)
+            .with_committed_leader_epoch(partition.committed_leader_epoch)
+            .with_metadata(partition.metadata)
+            .with_error_code(partition.error_code)
+    };
+    OffsetFetchResponseTopic::default()
+        .with_name(topic.name)
+        .with_partitions(topic.partitions.into_iter().map(partition).collect())
+}

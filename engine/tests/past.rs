@@ -1,0 +1,243 @@
+//! What a read of the past promises (TIME.md 3 and 4), on one node.
+
+mod rig;
+
+use std::time::Duration;
+
+use engine::{Offset, SeekError, View, When};
+use hlc::{Ask, Cut, Moment, SysTime, UserTime};
+use rig::{Rig, START};
+
+const NOW: When = When::Refuse;
+
+fn sys(ms: u64) -> Ask {
+    Ask::At(Moment::Sys(Cut::before(SysTime(ms))))
+}
+
+fn user(ms: i64) -> Ask {
+    Ask::At(Moment::User { before: UserTime(ms), known: None })
+}
+
+async fn ends(rig: &Rig, topic: &str, ask: Ask) -> Vec<u64> {
+    let view = rig.engine.view(topic, ask, NOW).await.expect("the moment can be read");
+    view.partitions.iter().map(|view| view.end().0).collect()
+}
+
+/// F7: the bound is exclusive, on the axis of system time.
+#[tokio::test]
+async fn f7_a_cut_at_t_holds_what_came_before_t_and_nothing_of_t() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.pass(1000);
+    let appended = rig.append(&topic, 0, &[1]).await.unwrap();
+    let ms = appended.stamp.time().0;
+    rig.pass(10);
+    assert_eq!(ends(&rig, "t", sys(ms - 1)).await, [0]);
+    assert_eq!(ends(&rig, "t", sys(ms)).await, [0]);
+    assert_eq!(ends(&rig, "t", sys(ms + 1)).await, [1]);
+}
+
+/// The same on the axis of user time.
+#[tokio::test]
+async fn f7_a_user_time_bound_is_exclusive_too() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[100, 200]).await.unwrap();
+    assert_eq!(ends(&rig, "t", user(199)).await, [1]);
+    assert_eq!(ends(&rig, "t", user(200)).await, [1]);
+    assert_eq!(ends(&rig, "t", user(201)).await, [2]);
+}
+
+/// B2: read at t, then write in the same millisecond, 2000 times. FFFS changed 1823 of its answers.
+#[tokio::test]
+async fn b2_a_write_in_the_millisecond_of_a_read_never_enters_the_cut_that_was_read() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    for round in 0..2000 {
+        rig.pass(1);
+        let cut = rig.now();
+        let before = rig.engine.cut(cut, None, NOW).await.unwrap();
+        rig.append(&topic, 0, &[round]).await.unwrap();
+        let after = rig.engine.cut(cut, None, NOW).await.unwrap();
+        assert_eq!((before.hash, before.partitions), (after.hash, after.partitions));
+    }
+}
+
+/// B3: FFFS cached cuts of the future by user time; an answer "as known at s" may not change.
+#[tokio::test]
+async fn b3_a_user_time_read_as_known_at_a_moment_repeats_whatever_arrives_late() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[100]).await.unwrap();
+    let view = rig.engine.view("t", user(500), NOW).await.unwrap();
+    assert_eq!(view.partitions[0].end(), Offset(1));
+    rig.append(&topic, 0, &[200]).await.unwrap();
+    let again = rig.engine.view("t", view.ask, NOW).await.unwrap();
+    assert_eq!(again.partitions[0].end(), Offset(1), "as known then");
+    assert_eq!(ends(&rig, "t", user(500)).await, [2], "as known now");
+}
+
+/// B4: FFFS binary-searched user times that were not sorted.
+#[tokio::test]
+async fn b4_a_time_is_found_exactly_although_times_are_out_of_order() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    for times in [&[50, 10][..], &[5, 80, 60], &[20], &[90, 70, 100]] {
+        rig.append(&topic, 0, times).await.unwrap();
+    }
+    let all = [50, 10, 5, 80, 60, 20, 90, 70, 100];
+    let view = View::present(topic.partition(0).unwrap());
+    for time in 0..=101 {
+        let expected = all.iter().position(|t| *t >= time).map(|offset| offset as u64);
+        let found = rig.engine.first_at_or_after(&view, UserTime(time)).unwrap();
+        assert_eq!(found.map(|found| found.offset.0), expected, "time {time}");
+    }
+}
+
+#[tokio::test]
+async fn a_time_is_found_exactly_after_records_were_deleted() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    for times in [[50, 10], [5, 80], [60, 20], [70, 90]] {
+        rig.append(&topic, 0, &times).await.unwrap();
+    }
+    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    let view = View::present(topic.partition(0).unwrap());
+    for (time, expected) in [(0, 3), (81, 7), (65, 3), (20, 3)] {
+        let found = rig.engine.first_at_or_after(&view, UserTime(time)).unwrap().unwrap();
+        assert_eq!(found.offset.0, expected, "time {time}");
+    }
+}
+
+#[tokio::test]
+async fn a_window_holds_what_happened_between_its_ends() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1, 2]).await.unwrap();
+    rig.pass(10);
+    let first = rig.now();
+    rig.append(&topic, 0, &[3]).await.unwrap();
+    rig.pass(10);
+    let second = rig.now();
+    rig.append(&topic, 0, &[4]).await.unwrap();
+    let ask = Ask::window(Moment::Sys(first), Moment::Sys(second)).unwrap();
+    let view = rig.engine.view("t", ask, NOW).await.unwrap();
+    assert_eq!((view.partitions[0].start(), view.partitions[0].end()), (Offset(2), Offset(3)));
+}
+
+/// F12, B13: the name is resolved at the moment that is asked for.
+#[tokio::test]
+async fn f12_a_deleted_topic_is_still_there_in_the_past_and_a_new_one_of_its_name_is_another() {
+    let rig = Rig::new();
+    let old = rig.topic("t", 2).await;
+    rig.append(&old, 1, &[1]).await.unwrap();
+    rig.pass(10);
+    let then = Ask::At(Moment::Sys(rig.now()));
+    rig.engine.delete_topic(old.id).await.unwrap();
+    rig.pass(10);
+    let between = Ask::At(Moment::Sys(rig.now()));
+    let new = rig.topic("t", 1).await;
+    rig.append(&new, 0, &[1]).await.unwrap();
+    rig.pass(10);
+    let rig = rig.restart();
+    assert_eq!(ends(&rig, "t", then).await, [0, 1]);
+    assert!(matches!(rig.engine.view("t", between, NOW).await, Err(SeekError::NoTopic { .. })));
+    assert_eq!(ends(&rig, "t", Ask::At(Moment::Sys(rig.now()))).await, [1]);
+}
+
+#[tokio::test]
+async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_frontier() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    let soon = Cut::before(SysTime(rig.engine.wall_now().0 + 200));
+    let refused = rig.engine.cut(soon, None, When::Refuse).await;
+    assert!(matches!(refused, Err(SeekError::NotYet { retry_ms: 1.., .. })), "{refused:?}");
+    let answered = rig.engine.cut(soon, None, When::AtFrontier).await.unwrap();
+    assert!(answered.at < soon);
+    let asked = rig.engine.cut(soon, None, When::Wait(Duration::from_secs(5)));
+    let passing = async { rig.pass(200) };
+    let (waited, ()) = tokio::join!(asked, passing);
+    assert_eq!(waited.unwrap().at, soon);
+    let far = Cut::before(SysTime(START + 86_400_000));
+    let refused = rig.engine.cut(far, None, When::Wait(Duration::from_secs(5))).await;
+    assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn history_that_was_given_up_is_an_error_that_names_each_partition_and_its_earliest_moment() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 2).await;
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    rig.append(&topic, 1, &[1]).await.unwrap();
+    rig.pass(10);
+    let early = rig.now();
+    let kept = rig.append(&topic, 0, &[2]).await.unwrap();
+    rig.pass(10);
+    rig.engine.delete_records(&topic, 0, 2).await.unwrap();
+    let Err(SeekError::BeforeHistory { lost }) = rig.engine.cut(early, None, NOW).await else {
+        panic!("half of the cut is gone");
+    };
+    assert_eq!(lost.len(), 1);
+    assert_eq!((&*lost[0].topic, lost[0].partition), ("t", 0));
+    let again = rig.engine.cut(Cut::below(lost[0].earliest), None, NOW).await;
+    assert!(again.is_ok(), "the earliest moment that was named can be read");
+    assert_eq!(lost[0].earliest, kept.stamp.next());
+}
+
+/// F9: every cut's hash is the same after a crash, whatever of the unsynced the disk kept.
+#[tokio::test]
+async fn f9_cuts_read_the_same_after_crashes_even_with_the_clock_set_back() {
+    let mut rig = Rig::new();
+    let mut taken: Vec<(Cut, u128)> = Vec::new();
+    let mut seed = 7_u64;
+    for life in 0..12 {
+        let name = format!("t{life}");
+        let topic = rig.topic(&name, 3).await;
+        for round in 0..20 {
+            let partition = (round % 3) as u32;
+            rig.append(&topic, partition, &[round]).await.unwrap();
+            rig.pass((round % 4) as u64);
+            let cut = rig.now();
+            taken.push((cut, rig.engine.cut(cut, None, NOW).await.unwrap().hash));
+        }
+        if life % 3 == 2 {
+            let back = rig.engine.wall_now().0 - 200;
+            rig.clock.step_to(SysTime(back));
+        }
+        rig = rig.crash(|choices| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % choices
+        });
+        for (cut, hash) in &taken {
+            let again = rig.engine.cut(*cut, None, NOW).await.unwrap();
+            assert_eq!(again.hash, *hash, "cut {:?} in life {life}", cut.bound());
+        }
+    }
+}
+
+/// F3: a moment that nobody planned for: every cut agrees with a replay of what was appended.
+#[tokio::test]
+async fn f3_any_past_moment_agrees_with_a_replay_of_the_history() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 4).await;
+    rig.pass(1);
+    let mut history = Vec::new();
+    for round in 0..400_i64 {
+        let partition = (round * 7 % 4) as u32;
+        let appended = rig.append(&topic, partition, &[round]).await.unwrap();
+        history.push((appended.stamp, partition));
+        rig.pass((round % 3) as u64);
+    }
+    rig.pass(5);
+    let from = history[0].0.time().0;
+    for ms in from..=rig.engine.wall_now().0 {
+        let cut = Cut::before(SysTime(ms));
+        let expected: Vec<u64> = (0..4)
+            .map(|partition| {
+                history.iter().filter(|(s, p)| *p == partition && cut.admits(*s)).count() as u64
+            })
+            .collect();
+        assert_eq!(ends(&rig, "t", sys(ms)).await, expected, "t={ms}");
+    }
+}

@@ -1,0 +1,125 @@
+//! An engine on a disk in memory and a clock that moves when it is told to, with batches that are
+//! just lists of times.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::{
+    Batch, Durability, Engine, EngineError, EngineOptions, Format, Head, Offset, Payload,
+    ProducerNote, Topic,
+};
+use hlc::{Cut, ManualClock, SysTime, UserTime};
+use storage::Appended;
+use storage::disk::MemoryDisk;
+
+/// A batch is its base offset, then the user time of each record.
+pub struct Times;
+
+impl Format for Times {
+    fn seal(
+        &self,
+        payload: &mut Payload,
+        base: Offset,
+        _epoch: u32,
+        _append_time: Option<SysTime>,
+    ) -> Option<(usize, u32)> {
+        payload.head.as_mut_slice().copy_from_slice(&base.0.to_le_bytes());
+        None
+    }
+
+    fn producer(&self, _start: &[u8]) -> Option<ProducerNote> {
+        None
+    }
+
+    fn times(&self, batch: &Bytes) -> Result<Vec<(Offset, UserTime)>, String> {
+        let mut numbers = batch
+            .chunks_exact(8)
+            .map(|bytes| i64::from_le_bytes(bytes.try_into().expect("chunks of eight")));
+        let base = numbers.next().ok_or("empty")? as u64;
+        Ok(numbers
+            .enumerate()
+            .map(|(nth, time)| (Offset(base + nth as u64), UserTime(time)))
+            .collect())
+    }
+}
+
+pub const START: u64 = 1_795_252_948_000;
+
+pub struct Rig {
+    pub disk: MemoryDisk,
+    pub clock: Arc<ManualClock>,
+    pub engine: Engine,
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        Rig::on(MemoryDisk::new(), Arc::new(ManualClock::at(SysTime(START))))
+    }
+
+    pub fn on(disk: MemoryDisk, clock: Arc<ManualClock>) -> Rig {
+        let engine = Engine::open(
+            Arc::new(disk.clone()),
+            EngineOptions::default(),
+            Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
+            Arc::new(Times),
+        )
+        .expect("the engine opens");
+        Rig { disk, clock, engine }
+    }
+
+    /// Stops without a chance to tidy up, and starts again on what a crash leaves.
+    pub fn crash(self, choose: impl FnMut(usize) -> usize) -> Rig {
+        let left = self.disk.after_crash(choose);
+        let clock = Arc::clone(&self.clock);
+        // The old life may still write to its own disk; nobody reads that any more.
+        drop(self.engine);
+        Rig::on(left, clock)
+    }
+
+    pub fn restart(self) -> Rig {
+        let Rig { disk, clock, engine } = self;
+        engine.close();
+        drop(engine);
+        Rig::on(disk, clock)
+    }
+
+    pub async fn topic(&self, name: &str, partitions: u32) -> Arc<Topic> {
+        let mut id = [0; 16];
+        id[..name.len().min(16)].copy_from_slice(&name.as_bytes()[..name.len().min(16)]);
+        id[15] = self.engine.topics().len() as u8;
+        let created = self.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
+        created.expect("the topic is created")
+    }
+
+    pub async fn append(
+        &self,
+        topic: &Arc<Topic>,
+        partition: u32,
+        times: &[i64],
+    ) -> Result<Appended, EngineError> {
+        let rest: Vec<u8> = times.iter().flat_map(|time| time.to_le_bytes()).collect();
+        let times = (
+            UserTime(*times.iter().min().expect("a record")),
+            UserTime(*times.iter().max().expect("a record")),
+        );
+        let batch = Batch {
+            count: (rest.len() / 8) as u32,
+            payload: Payload { head: Head::new(&[0; 8]), rest: rest.into() },
+            times,
+            producer: None,
+        };
+        let batches = vec![(Arc::clone(topic), partition, batch)];
+        self.engine.append(batches, Durability::Synced).await.remove(0)
+    }
+
+    pub fn now(&self) -> Cut {
+        Cut::through(self.engine.frontier())
+    }
+
+    pub fn pass(&self, ms: u64) {
+        self.clock.advance(std::time::Duration::from_millis(ms));
+    }
+}

@@ -1,0 +1,148 @@
+//! A device, its ports, and how each says that it is.
+
+use std::fmt;
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The kernel's name for it, such as `mlx5_0`.
+    pub name: String,
+    /// Its node GUID, such as `0c42:a103:0065:f2aa`.
+    pub node_guid: String,
+    /// Its ports, by number.
+    pub ports: Vec<Port>,
+}
+
+impl Device {
+    /// Whether data could move over one of its ports now.
+    pub fn is_active(&self) -> bool {
+        self.ports.iter().any(|port| port.state == PortState::Active)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.node_guid)?;
+        for port in &self.ports {
+            write!(f, " port {}: {}, {}", port.number, port.state, port.link_layer)?;
+        }
+        Ok(())
+    }
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its number; they begin with 1.
+    pub number: u32,
+    /// What it can do now.
+    pub state: PortState,
+    /// What it is plugged into.
+    pub link_layer: LinkLayer,
+}
+
+/// What a port can do now. The numbers are those of `enum ib_port_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortState {
+    /// It says nothing about itself.
+    Unknown,
+    /// There is no link.
+    Down,
+    /// There is a link, and nobody has set it up.
+    Initializing,
+    /// It is set up, and carries no data yet.
+    Armed,
+    /// It carries data.
+    Active,
+    /// It was active, and its link is being restored.
+    ActiveDeferred,
+}
+
+impl PortState {
+    /// Reads what sysfs says: a number, a colon, and a word for people.
+    pub(crate) fn parse(text: &str) -> Option<PortState> {
+        let (number, _) = text.split_once(':')?;
+        Some(match number.trim().parse().ok()? {
+            0_u8 => PortState::Unknown,
+            1 => PortState::Down,
+            2 => PortState::Initializing,
+            3 => PortState::Armed,
+            4 => PortState::Active,
+            5 => PortState::ActiveDeferred,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PortState::Unknown => "unknown",
+            PortState::Down => "down",
+            PortState::Initializing => "initializing",
+            PortState::Armed => "armed",
+            PortState::Active => "active",
+            PortState::ActiveDeferred => "active, deferred",
+        })
+    }
+}
+
+/// What a port is plugged into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// An InfiniBand fabric.
+    InfiniBand,
+    /// Ethernet: RoCE or iWARP.
+    Ethernet,
+    /// What the kernel calls by another name.
+    Other(String),
+}
+
+impl LinkLayer {
+    pub(crate) fn parse(text: &str) -> LinkLayer {
+        match text {
+            "InfiniBand" => LinkLayer::InfiniBand,
+            "Ethernet" => LinkLayer::Ethernet,
+            other => LinkLayer::Other(other.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkLayer::InfiniBand => f.write_str("InfiniBand"),
+            LinkLayer::Ethernet => f.write_str("Ethernet"),
+            LinkLayer::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_s_state_is_told_by_its_number_and_not_by_the_word() {
+        assert_eq!(PortState::parse("4: ACTIVE"), Some(PortState::Active));
+        assert_eq!(PortState::parse("1: whatever"), Some(PortState::Down));
+        for none in ["", "ACTIVE", "6: NEW", ": ACTIVE", "-1: DOWN"] {
+            assert_eq!(PortState::parse(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_active_when_one_port_is() {
+        let port = |number, state| Port { number, state, link_layer: LinkLayer::Ethernet };
+        let mut device = Device {
+            name: "mlx5_0".to_owned(),
+            node_guid: "0:0:0:1".to_owned(),
+            ports: vec![port(1, PortState::Down), port(2, PortState::Armed)],
+        };
+        assert!(!device.is_active());
+        device.ports[1].state = PortState::Active;
+        assert!(device.is_active());
+        let text = device.to_string();
+        assert_eq!(text, "mlx5_0 (0:0:0:1) port 1: down, Ethernet port 2: active, Ethernet");
+    }
+}

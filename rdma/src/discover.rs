@@ -1,0 +1,190 @@
+//! Listing devices, out of sysfs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::device::{Device, LinkLayer, Port, PortState};
+
+/// Where the kernel lists its RDMA devices.
+const CLASS: &str = "/sys/class/infiniband";
+
+/// Why the devices cannot be listed.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    /// Something of a device cannot be read.
+    #[error("read {}: {source}", .path.display())]
+    Read {
+        /// What.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A device says of itself what no kernel that we know of says.
+    #[error("{} says what is not understood. text={text:?}, expected={expected}", .path.display())]
+    Unexpected {
+        /// Where.
+        path: PathBuf,
+        /// What it says.
+        text: String,
+        /// What it should look like.
+        expected: &'static str,
+    },
+}
+
+impl From<DiscoverError> for io::Error {
+    fn from(error: DiscoverError) -> io::Error {
+        let kind = match &error {
+            DiscoverError::Read { source, .. } => source.kind(),
+            DiscoverError::Unexpected { .. } => io::ErrorKind::InvalidData,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// The RDMA devices of this machine, by name. A machine without any, or whose kernel has no drivers
+/// for them, has an empty list.
+///
+/// # Errors
+/// [`DiscoverError`]. A device that goes away while it is looked at is one of them.
+pub fn devices() -> Result<Vec<Device>, DiscoverError> {
+    devices_in(Path::new(CLASS))
+}
+
+fn devices_in(class: &Path) -> Result<Vec<Device>, DiscoverError> {
+    if !class.exists() {
+        return Ok(Vec::new());
+    }
+    names_in(class)?
+        .into_iter()
+        .map(|name| {
+            let directory = class.join(&name);
+            let node_guid = text_of(&directory.join("node_guid"))?;
+            Ok(Device { ports: ports_in(&directory.join("ports"))?, name, node_guid })
+        })
+        .collect()
+}
+
+fn ports_in(directory: &Path) -> Result<Vec<Port>, DiscoverError> {
+    let mut ports = Vec::new();
+    for name in names_in(directory)? {
+        let path = directory.join(&name);
+        let number = name.parse().map_err(|_| DiscoverError::Unexpected {
+            path: path.clone(),
+            text: name,
+            expected: "a port's number",
+        })?;
+        ports.push(port_in(&path, number)?);
+    }
+    ports.sort_by_key(|port| port.number);
+    Ok(ports)
+}
+
+fn port_in(directory: &Path, number: u32) -> Result<Port, DiscoverError> {
+    let path = directory.join("state");
+    let text = text_of(&path)?;
+    let Some(state) = PortState::parse(&text) else {
+        return Err(DiscoverError::Unexpected { path, text, expected: "a state, as 4: ACTIVE" });
+    };
+    let link_layer = LinkLayer::parse(&text_of(&directory.join("link_layer"))?);
+    Ok(Port { number, state, link_layer })
+}
+
+fn names_in(directory: &Path) -> Result<Vec<String>, DiscoverError> {
+    let read = |source| DiscoverError::Read { path: directory.to_owned(), source };
+    let mut names = fs::read_dir(directory)
+        .map_err(read)?
+        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+        .collect::<io::Result<Vec<String>>>()
+        .map_err(read)?;
+    names.sort();
+    Ok(names)
+}
+
+fn text_of(path: &Path) -> Result<String, DiscoverError> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| DiscoverError::Read { path: path.to_owned(), source })?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree that looks like sysfs, gone when dropped.
+    struct Sysfs(PathBuf);
+
+    impl Sysfs {
+        fn new(name: &str) -> Sysfs {
+            let directory = format!("freezeframe-rdma-{}-{name}", std::process::id());
+            let root = std::env::temp_dir().join(directory);
+            let _ = fs::remove_dir_all(&root);
+            fs::create_dir_all(&root).unwrap();
+            Sysfs(root)
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn port(&self, device: &str, number: u32, state: &str, link_layer: &str) {
+            self.file(&format!("{device}/node_guid"), "0c42:a103:0065:f2aa\n");
+            self.file(&format!("{device}/ports/{number}/state"), state);
+            self.file(&format!("{device}/ports/{number}/link_layer"), link_layer);
+        }
+    }
+
+    impl Drop for Sysfs {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_machine_without_the_class_has_no_devices() {
+        let sysfs = Sysfs::new("none");
+        assert_eq!(devices_in(&sysfs.0.join("infiniband")).unwrap(), []);
+        assert_eq!(devices_in(&sysfs.0).unwrap(), []);
+    }
+
+    #[test]
+    fn this_machine_can_be_asked() {
+        devices().unwrap();
+    }
+
+    #[test]
+    fn devices_and_ports_are_listed_in_order_with_what_they_say() {
+        let sysfs = Sysfs::new("two");
+        sysfs.port("mlx5_1", 1, "1: DOWN\n", "InfiniBand\n");
+        sysfs.port("mlx5_0", 10, "4: ACTIVE\n", "Ethernet\n");
+        sysfs.port("mlx5_0", 2, "3: ARMED\n", "Unspecified\n");
+        let found = devices_in(&sysfs.0).unwrap();
+        let names: Vec<&str> = found.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["mlx5_0", "mlx5_1"]);
+        let port = |number, state, link_layer| Port { number, state, link_layer };
+        assert_eq!(
+            found[0].ports,
+            [
+                port(2, PortState::Armed, LinkLayer::Other("Unspecified".to_owned())),
+                port(10, PortState::Active, LinkLayer::Ethernet),
+            ]
+        );
+        assert_eq!(found[1].ports, [port(1, PortState::Down, LinkLayer::InfiniBand)]);
+        assert_eq!(found[1].node_guid, "0c42:a103:0065:f2aa");
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_understood_is_named() {
+        let sysfs = Sysfs::new("bad");
+        sysfs.port("mlx5_0", 1, "ACTIVE\n", "Ethernet\n");
+        let error = devices_in(&sysfs.0).unwrap_err();
+        assert!(matches!(&error, DiscoverError::Unexpected { text, .. } if text == "ACTIVE"));
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidData);
+        fs::remove_file(sysfs.0.join("mlx5_0/ports/1/state")).unwrap();
+        let error = devices_in(&sysfs.0).unwrap_err();
+        assert!(error.to_string().contains("mlx5_0/ports/1/state"), "{error}");
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,272 @@
+//! A random workload against a plain `BTreeMap`: what a log answers, at random moments, with a tail
+//! budget that holds a handful of payloads and segments that hold a handful of frames.
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use harness::{Rig, Verdict, append, append_with_head, manual_clock};
+use hlc::{Cut, Hlc, SysTime, UserTime, WallClock};
+use proptest::prelude::*;
+use storage::disk::MemoryDisk;
+use storage::{Append, AppendError, Durability, Entry, LogId, Offset, Options, Piece};
+
+const LOGS: usize = 3;
+
+#[derive(Clone, Debug)]
+struct Known {
+    base: u64,
+    end: u64,
+    stamp: Hlc,
+    user_max: i64,
+    epoch: u32,
+    bytes: Bytes,
+}
+
+/// The entries of each log, by base offset.
+type Model = [BTreeMap<u64, Known>; LOGS];
+
+#[derive(Clone, Debug)]
+struct Wanted {
+    log: usize,
+    count: u32,
+    user: (i64, i64),
+    rest: Vec<u8>,
+    head: bool,
+    refuse: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(Vec<Vec<Wanted>>, bool),
+    Advance(u64),
+    SetBack(u64),
+    Reopen,
+}
+
+#[derive(Clone, Debug)]
+struct Question {
+    log: usize,
+    /// As fractions of what there is, so that they shrink well and mean something in any log.
+    from: u16,
+    until: u16,
+    stamp: u16,
+    nudge: i64,
+    user: i64,
+    bytes: usize,
+}
+
+fn wanted() -> impl Strategy<Value = Wanted> {
+    let length = prop_oneof![8 => 0usize..120, 1 => 2040usize..2100];
+    let rest = length.prop_flat_map(|length| prop::collection::vec(any::<u8>(), length));
+    (0..LOGS, 1u32..4, -20i64..20, 0i64..6, rest, any::<bool>(), 0u8..8).prop_map(
+        |(log, count, user, spread, rest, head, luck)| Wanted {
+            log,
+            count,
+            user: (user, user + spread),
+            rest,
+            head,
+            refuse: luck == 0,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let request = prop::collection::vec(wanted(), 1..4);
+    let group = prop::collection::vec(request, 1..4);
+    prop_oneof![
+        8 => (group, any::<bool>()).prop_map(|(group, synced)| Step::Append(group, synced)),
+        2 => (0u64..900).prop_map(Step::Advance),
+        1 => (0u64..700).prop_map(Step::SetBack),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+fn question() -> impl Strategy<Value = Question> {
+    (0..LOGS, any::<u16>(), any::<u16>(), any::<u16>(), -1i64..=1, -25i64..25, 0usize..400)
+        .prop_map(|(log, from, until, stamp, nudge, user, bytes)| Question {
+            log,
+            from,
+            until,
+            stamp,
+            nudge,
+            user,
+            bytes,
+        })
+}
+
+fn append_of(wanted: &Wanted, epoch: u32) -> Append<Verdict> {
+    let log = wanted.log as u64;
+    let plain =
+        if wanted.head { append_with_head(log, &wanted.rest) } else { append(log, &wanted.rest) };
+    Append {
+        count: wanted.count,
+        epoch,
+        kind: epoch as u8,
+        user: (UserTime(wanted.user.0), UserTime(wanted.user.1)),
+        note: if wanted.refuse { Verdict::Refuse } else { Verdict::Accept },
+        ..plain
+    }
+}
+
+fn learn(model: &mut Model, wanted: &Wanted, epoch: u32, result: &harness::TestResult) {
+    let log = &mut model[wanted.log];
+    let end = log.last_key_value().map_or(0, |(_, last)| last.end);
+    match result {
+        Ok(appended) => {
+            assert!(!wanted.refuse);
+            assert_eq!(appended.base, Offset(end), "offsets are dense");
+            let mut bytes = Vec::new();
+            if wanted.head {
+                bytes.extend_from_slice(&end.to_le_bytes());
+                bytes.extend_from_slice(&appended.stamp.bits().to_le_bytes());
+            }
+            bytes.extend_from_slice(&wanted.rest);
+            let known = Known {
+                base: end,
+                end: end + u64::from(wanted.count),
+                stamp: appended.stamp,
+                user_max: wanted.user.1,
+                epoch,
+                bytes: bytes.into(),
+            };
+            log.insert(end, known);
+        }
+        Err(AppendError::Refused(_)) => assert!(wanted.refuse),
+        Err(AppendError::Time(_)) => {}
+        Err(other) => panic!("a healthy disk: {other}"),
+    }
+}
+
+fn read(piece: &Piece) -> (u64, Bytes) {
+    (piece.entry.base.0, piece.read().unwrap())
+}
+
+fn told(known: &Known) -> (u64, Bytes) {
+    (known.base, known.bytes.clone())
+}
+
+fn ask(rig: &Rig, model: &Model, question: &Question) {
+    let known: Vec<&Known> = model[question.log].values().collect();
+    let log = rig.store.log(LogId(question.log as u64));
+    let end = known.last().map_or(0, |last| last.end);
+    let fraction = |of: u16, whole: u64| whole * u64::from(of) / u64::from(u16::MAX);
+    let (from, until) = (fraction(question.from, end + 1), fraction(question.until, end + 1));
+
+    assert_eq!((log.end().0, log.entry_count()), (end, known.len()));
+    assert_eq!(log.bytes(), known.iter().map(|entry| entry.bytes.len() as u64).sum::<u64>());
+    let last = log.last_entry();
+    assert_eq!(last.map(|entry| entry.stamp), known.last().map(|entry| entry.stamp));
+
+    // A cut at, just before and just behind some entry's stamp (F7).
+    let picked = known.get(fraction(question.stamp, known.len() as u64) as usize);
+    let stamp = picked.map_or(Hlc::MAX, |entry| entry.stamp);
+    let cut = Cut::below(Hlc::from_bits(stamp.bits().saturating_add_signed(question.nudge)));
+    let inside = known.iter().rfind(|entry| entry.stamp < cut.bound());
+    assert_eq!(log.offset_at(cut).0, inside.map_or(0, |entry| entry.end));
+    assert_eq!(log.last_in(cut).map(|entry| entry.base.0), inside.map(|entry| entry.base));
+
+    let holding = known.iter().find(|entry| entry.end > from);
+    assert_eq!(
+        log.entry_at(Offset(from)).map(|entry| (entry.base.0, entry.end().0)),
+        holding.map(|entry| (entry.base, entry.end))
+    );
+
+    let reaching =
+        known.iter().find(|entry| entry.end > from && entry.user_max >= question.user);
+    assert_eq!(
+        log.first_reaching(UserTime(question.user), Offset(from)).as_ref().map(read),
+        reaching.map(|entry| told(entry))
+    );
+
+    let mut latest: Option<&Known> = None;
+    for entry in known.iter().filter(|entry| entry.end > from && entry.end <= until) {
+        if latest.is_none_or(|latest| entry.user_max > latest.user_max) {
+            latest = Some(entry);
+        }
+    }
+    assert_eq!(
+        log.latest_by_user_time(Offset(from), Offset(until)).as_ref().map(read),
+        latest.map(told)
+    );
+
+    let (mut expected, mut bytes) = (Vec::new(), 0);
+    let (mut between, mut enough) = (0, false);
+    for entry in known.iter().filter(|entry| entry.end > from && entry.base < until) {
+        if expected.is_empty()
+            || (bytes < question.bytes && bytes + entry.bytes.len() <= question.bytes)
+        {
+            expected.push(told(entry));
+        } else {
+            // Nothing after the first that does not fit.
+            bytes = usize::MAX / 2;
+        }
+        bytes += entry.bytes.len();
+        if !enough {
+            enough = between >= question.bytes as u64;
+            between += if enough { 0 } else { entry.bytes.len() as u64 };
+        }
+    }
+    let pieces = log.read(Offset(from), Offset(until), question.bytes);
+    assert_eq!(pieces.iter().map(read).collect::<Vec<_>>(), expected);
+    assert_eq!(log.bytes_between(Offset(from), Offset(until), question.bytes as u64), between);
+
+    let epoch = fraction(question.until, 40) as u32;
+    let of_epoch = known.iter().rfind(|entry| entry.epoch <= epoch);
+    assert_eq!(log.epoch_end(epoch), of_epoch.map(|entry| (entry.epoch, Offset(entry.end))));
+}
+
+fn chains(rig: &Rig) -> Vec<Option<Entry>> {
+    (0..LOGS).map(|log| rig.store.log(LogId(log as u64)).last_entry()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// F7, F9, F12, B3.
+    #[test]
+    fn a_log_answers_as_a_plain_map_does(
+        steps in prop::collection::vec((step(), prop::collection::vec(question(), 0..6)), 1..30),
+    ) {
+        let options =
+            Options { segment_bytes_max: 2048, tail_bytes_max: 1500, ..Options::default() };
+        let (disk, clock) = (MemoryDisk::new(), manual_clock());
+        let mut rig = Rig::open(&disk, options, &clock).unwrap();
+        let mut model = Model::default();
+        for (epoch, (step, questions)) in (0u32..).zip(steps) {
+            match step {
+                Step::Append(group, synced) => {
+                    let how = if synced { Durability::Synced } else { Durability::Written };
+                    let appends = |request: &Vec<Wanted>| {
+                        (request.iter().map(|wanted| append_of(wanted, epoch)).collect(), how)
+                    };
+                    let results = rig.append_as_one_group(group.iter().map(appends).collect());
+                    for (wanted, result) in group.iter().flatten().zip(results.iter().flatten()) {
+                        learn(&mut model, wanted, epoch, result);
+                    }
+                }
+                Step::Advance(ms) => clock.advance(Duration::from_millis(ms)),
+                Step::SetBack(ms) => clock.step_to(SysTime(clock.read().wall.0 - ms)),
+                Step::Reopen => {
+                    let before = chains(&rig);
+                    let frontier = rig.frontier();
+                    drop(rig);
+                    rig = Rig::open(&disk, options, &clock).unwrap();
+                    prop_assert_eq!(chains(&rig), before, "the same history has the same chain");
+                    prop_assert!(rig.frontier() >= frontier);
+                    let count: usize = model.iter().map(BTreeMap::len).sum();
+                    prop_assert_eq!(rig.replayed.len(), count);
+                    prop_assert!(rig.replayed.is_sorted_by(|a, b| a.stamp < b.stamp));
+                }
+            }
+            for question in &questions {
+                ask(&rig, &model, question);
+            }
+        }
+        drop(rig);
+        let report = storage::check::check(&disk, &mut |_| {}).unwrap();
+        prop_assert_eq!((report.problems, report.torn_bytes), (vec![], 0));
+    }
+}

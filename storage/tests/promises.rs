@@ -1,0 +1,260 @@
+//! Promises about the past, kept by a whole store: what FFFS's released code broke (B2, B3, B5, B7),
+//! and what this one adds (F7, F9, F22).
+
+mod harness;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use harness::{BEGIN, Rig, append, manual_clock};
+use hlc::{Cut, Fence, Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock};
+use storage::disk::MemoryDisk;
+use storage::timekeeper::TimeError;
+use storage::{Append, AppendError, Durability, LogId, Offset, Options};
+
+const LOG: LogId = LogId(1);
+
+fn write(rig: &Rig, payload: &[u8]) -> Hlc {
+    let result = rig.append(vec![append(LOG.0, payload)], Durability::Written).remove(0);
+    result.expect("a healthy store takes an append").stamp
+}
+
+/// What a read at a cut gives: its end, and what identifies its content.
+fn answer(rig: &Rig, cut: Cut) -> (Offset, u128) {
+    let log = rig.store.log(LOG);
+    (log.offset_at(cut), log.last_in(cut).map_or(0, |entry| entry.chain))
+}
+
+/// B2: the released FFFS changed 1823 of 2000 answers that it had given.
+#[test]
+fn b2_of_2000_reads_followed_by_a_write_in_the_same_millisecond_none_changes() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let mut given = Vec::new();
+    for _ in 0..2000 {
+        clock.advance(Duration::from_millis(1));
+        let frontier = rig.frontier();
+        let now = clock.read().wall;
+        assert!(Cut::before(now).is_closed_by(frontier), "the present millisecond is answered");
+        for cut in [Cut::before(now), Cut::through(frontier)] {
+            given.push((cut, answer(&rig, cut)));
+        }
+        let stamp = write(&rig, b"x");
+        assert_eq!(stamp.time(), now, "the write falls in the same millisecond");
+    }
+    let changed = given.iter().filter(|(cut, then)| answer(&rig, *cut) != *then).count();
+    assert_eq!((given.len(), changed), (4000, 0));
+}
+
+#[test]
+fn b2_on_the_machine_s_own_clock_no_answer_changes_either() {
+    let disk = Arc::new(MemoryDisk::new());
+    let rig = Rig::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
+    let mut given = Vec::new();
+    for _ in 0..2000 {
+        let cut = Cut::through(rig.store.timekeeper().frontier());
+        given.push((cut, answer(&rig, cut)));
+        write(&rig, b"x");
+    }
+    let changed = given.iter().filter(|(cut, then)| answer(&rig, *cut) != *then).count();
+    assert_eq!(changed, 0);
+}
+
+/// F9, B2: readers ask while groups are between their first stamp and being visible.
+#[test]
+fn f9_answers_given_while_others_write_are_final() {
+    let disk = Arc::new(MemoryDisk::new());
+    let rig = Arc::new(Rig::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap());
+    let done = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (rig, done) = (Arc::clone(&rig), Arc::clone(&done));
+            std::thread::spawn(move || {
+                let (mut given, mut last) = (Vec::new(), Hlc::ZERO);
+                while !done.load(Ordering::SeqCst) {
+                    let frontier = rig.store.timekeeper().frontier();
+                    assert!(frontier >= last, "a frontier never falls");
+                    last = frontier;
+                    given.push((Cut::through(frontier), answer(&rig, Cut::through(frontier))));
+                    std::thread::yield_now();
+                }
+                given
+            })
+        })
+        .collect();
+    for _ in 0..300 {
+        let results: Vec<_> = (0..4)
+            .map(|_| rig.begin((0..5).map(|_| append(LOG.0, b"x")).collect(), Durability::Synced))
+            .collect();
+        for receiver in results {
+            receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+    }
+    done.store(true, Ordering::SeqCst);
+    let given: Vec<_> = readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect();
+    assert!(given.len() > 100);
+    for (cut, then) in given {
+        assert_eq!(answer(&rig, cut), then);
+    }
+}
+
+/// F9: the hash of a cut, again and again, out of memory, and after restarts.
+#[test]
+fn f9_a_cut_hashes_the_same_from_memory_from_files_and_after_restarts() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = |tail_bytes_max| Options { tail_bytes_max, ..Options::default() };
+    let mut rig = Rig::open(&disk, options(1 << 20), &clock).unwrap();
+    let mut cuts = Vec::new();
+    for index in 0..50u8 {
+        write(&rig, &[index; 40]);
+        clock.advance(Duration::from_millis(u64::from(index % 3)));
+        cuts.push(Cut::through(rig.frontier()));
+    }
+    let hash = |rig: &Rig| -> Vec<_> {
+        let bytes = |cut: Cut| {
+            let pieces = rig.store.log(LOG).read(Offset(0), answer(rig, cut).0, usize::MAX);
+            let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.read().unwrap()).collect();
+            (answer(rig, cut), bytes)
+        };
+        cuts.iter().map(|cut| bytes(*cut)).collect()
+    };
+    let first = hash(&rig);
+    for tail_bytes_max in [1 << 20, 0, 500] {
+        assert_eq!(hash(&rig), first);
+        drop(rig);
+        rig = Rig::open(&disk, options(tail_bytes_max), &clock).unwrap();
+        assert_eq!(hash(&rig), first);
+    }
+}
+
+/// F7: a cut is exclusive.
+#[test]
+fn f7_a_cut_at_t_holds_what_was_stamped_before_t_and_nothing_of_t() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let mut ends = Vec::new();
+    for _ in 0..3 {
+        clock.advance(Duration::from_millis(10));
+        write(&rig, b"a");
+        write(&rig, b"b");
+        ends.push((clock.read().wall.0, rig.store.log(LOG).end()));
+    }
+    for window in ends.windows(2) {
+        let ((_, before), (t, with)) = (window[0], window[1]);
+        let at = |ms| rig.store.log(LOG).offset_at(Cut::before(SysTime(ms)));
+        assert_eq!((at(t - 1), at(t), at(t + 1)), (before, before, with));
+    }
+}
+
+/// B3: FFFS cached the answer for a time that had not come yet.
+#[test]
+fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let log = rig.store.log(LOG);
+    let write_at = |user: i64| {
+        let user = (UserTime(user), UserTime(user));
+        let written = Append { user, ..append(LOG.0, b"x") };
+        rig.append(vec![written], Durability::Written).remove(0).unwrap().base
+    };
+    let found = |user| {
+        log.first_reaching(UserTime(user), Offset(0)).map(|piece| piece.entry.base)
+    };
+    let first = write_at(100);
+    assert_eq!((found(100), found(101), found(500)), (Some(first), None, None));
+    let second = write_at(200);
+    // Time that runs backwards hides nothing (B4 is the engine's to refuse or to allow).
+    let third = write_at(50);
+    let fourth = write_at(500);
+    assert_eq!(found(101), Some(second));
+    assert_eq!((found(500), found(501)), (Some(fourth), None));
+    let from_third = log.first_reaching(UserTime(50), third).map(|piece| piece.entry.base);
+    assert_eq!(from_third, Some(third));
+}
+
+/// B5: FFFS began again at (0, 0).
+#[test]
+fn b5_stamps_and_frontier_rise_over_lives_whose_clock_is_set_back() {
+    let disk = MemoryDisk::new();
+    let mut promised = Hlc::ZERO;
+    // Each life begins with its clock where somebody set it, and goes on until it has caught up.
+    for wall in [0i64, -400, 3000, -20_000, -90_000_000, 5] {
+        let clock = Arc::new(ManualClock::at(SysTime(BEGIN.0.saturating_add_signed(wall))));
+        let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+        assert!(rig.frontier() >= promised, "{wall}");
+        let results = rig.append(vec![append(LOG.0, b"x")], Durability::Written);
+        match &results[0] {
+            Ok(appended) => assert!(appended.stamp > promised, "{wall}"),
+            Err(AppendError::Time(TimeError::Fenced(Fence::Behind { behind_ms }))) => {
+                assert!(*behind_ms > 500, "{wall}");
+                assert!(rig.frontier() >= promised);
+                clock.advance(Duration::from_millis(*behind_ms));
+                assert!(write(&rig, b"x") > promised, "{wall}");
+            }
+            other => panic!("{wall}: {other:?}"),
+        }
+        clock.advance(Duration::from_millis(300));
+        promised = rig.frontier();
+    }
+    let stamps: Vec<Hlc> = {
+        let clock = Arc::new(ManualClock::at(BEGIN));
+        let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+        rig.replayed.iter().map(|seen| seen.stamp).collect()
+    };
+    assert!(stamps.len() == 6 && stamps.is_sorted_by(|a, b| a < b), "{stamps:?}");
+}
+
+/// A start after a crash waits until the wall clock has passed what may have been promised.
+#[test]
+fn b5_the_first_stamps_after_a_crash_do_not_run_ahead_of_the_clock() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    write(&rig, b"a");
+    let crashed = disk.after_kill();
+    let rig = Rig::open(&crashed, Options::default(), &clock).unwrap();
+    assert!(clock.read().wall > BEGIN, "it paused");
+    let stamp = write(&rig, b"b");
+    assert!(stamp.time().0 <= clock.read().wall.0 + 1, "{stamp} at {:?}", clock.read().wall);
+}
+
+/// B7: FFFS hung for ever once a ring of 16,384 entries was full.
+#[test]
+fn b7_500_000_appends_to_one_log_do_not_hang() {
+    const APPENDS: u32 = 500_000;
+    const BATCH: u32 = 2_000;
+    let disk = Arc::new(MemoryDisk::new());
+    let rig = Rig::open_on(disk, Options::default(), Arc::new(OsClock)).unwrap();
+    let began = OsClock.read().steady;
+    let waiting: Vec<_> = (0..APPENDS / BATCH)
+        .map(|batch| {
+            let appends = (0..BATCH).map(|index| append(LOG.0, &(batch * BATCH + index).to_le_bytes()));
+            rig.begin(appends.collect(), Durability::Written)
+        })
+        .collect();
+    for receiver in waiting {
+        let results = receiver.recv_timeout(Duration::from_secs(60)).expect("it hangs");
+        assert!(results.iter().all(Result::is_ok));
+    }
+    println!("{APPENDS} appends took {:?}", OsClock.read().steady - began);
+    let log = rig.store.log(LOG);
+    assert_eq!((log.end(), log.entry_count()), (Offset(u64::from(APPENDS)), APPENDS as usize));
+    for number in [0, 16_383, 16_384, APPENDS / 2, APPENDS - 1] {
+        let piece = log.read(Offset(u64::from(number)), Offset(u64::MAX), 1).remove(0);
+        assert_eq!(piece.read().unwrap()[..], number.to_le_bytes());
+    }
+}
+
+/// F22: what gathers while the writer is busy is written and synced once.
+#[test]
+fn f22_requests_that_wait_together_share_one_write_and_one_sync() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    rig.append(vec![append(LOG.0, b"first")], Durability::Synced);
+    let (before, syncs) = (disk.operations(), rig.store.stats().syncs.load(Ordering::SeqCst));
+    let requests = (0..100).map(|_| (vec![append(LOG.0, b"x")], Durability::Synced)).collect();
+    let results = rig.append_as_one_group(requests);
+    assert!(results.iter().flatten().all(Result::is_ok));
+    assert_eq!(rig.store.stats().syncs.load(Ordering::SeqCst) - syncs, 1);
+    assert!(disk.operations() - before <= 3, "a write, a sync, and perhaps zeros ahead");
+}

@@ -1,0 +1,136 @@
+//! kill −9 in a loop under load: nothing acknowledged is lost, what survives is dense, and every cut
+//! that was taken reads the same in every later life.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::history::When;
+use client::{Acks, Client, FetchOptions, NewTopic, OffsetAt, Options};
+use hlc::{Cut, Moment};
+use kafka_records::{BatchBuilder, Codec, Limit, records};
+use tests::{Directory, Server};
+
+const LIVES: usize = 6;
+const WRITERS: usize = 4;
+const PARTITIONS: i32 = 8;
+const TOPIC: &str = "load";
+
+/// What a writer was told: partition, offset, value.
+type Acknowledged = Vec<(i32, i64, String)>;
+
+async fn connect(server: &Server) -> Client {
+    Client::connect(&server.kafka.to_string(), Options::default())
+        .await
+        .expect("the server answers")
+}
+
+/// Writes until the server is gone; returns what was acknowledged.
+async fn write(
+    mut client: Client,
+    writer: usize,
+    life: usize,
+    stop: Arc<AtomicBool>,
+) -> Acknowledged {
+    let mut acknowledged = Vec::new();
+    for round in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let partition = (round as i32 + writer as i32) % PARTITIONS;
+        let value = format!("{life}/{writer}/{round}");
+        let mut batch = BatchBuilder::new(Codec::None);
+        batch.record(1_700_000_000_000, None, Some(value.as_bytes()), &[]);
+        let batches = BTreeMap::from([(partition, batch.build())]);
+        let answer =
+            tokio::time::timeout(Duration::from_secs(5), client.produce(TOPIC, Acks::All, batches));
+        match answer.await {
+            Ok(Ok(placed)) => acknowledged.push((partition, placed[0].base_offset, value)),
+            _ => break,
+        }
+    }
+    acknowledged
+}
+
+async fn read_all(client: &mut Client) -> BTreeMap<(i32, i64), String> {
+    let mut found = BTreeMap::new();
+    for partition in 0..PARTITIONS {
+        let ends = client.offsets(TOPIC, &[partition], OffsetAt::Latest).await.expect("the end");
+        let end = ends[&partition].expect("a log has an end");
+        let mut next = 0;
+        while next < end {
+            let fetched = client
+                .fetch(TOPIC, &[(partition, next)], &FetchOptions::default())
+                .await
+                .expect("a fetch");
+            for part in fetched {
+                for (header, bytes) in kafka_records::Batches::new(&part.batches).flatten() {
+                    let batch = Bytes::copy_from_slice(bytes);
+                    let limit = Limit { decompressed_bytes_max: 1 << 20 };
+                    for record in records(&batch, limit).expect("a batch").flatten() {
+                        let value = record.value.unwrap_or_default();
+                        let value = String::from_utf8_lossy(&value).into_owned();
+                        found.insert((partition, record.offset), value);
+                    }
+                    next = header.last_offset() + 1;
+                }
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_and_no_cut_changes_when_the_process_is_killed_again_and_again()
+ {
+    let data = Directory::new();
+    let mut acknowledged: Acknowledged = Vec::new();
+    let mut cuts: Vec<(Moment, String)> = Vec::new();
+    for life in 0..LIVES {
+        let server = Server::start(data.path(), &[]).expect("the server starts after a kill");
+        let mut client = connect(&server).await;
+        if life == 0 {
+            let topic = NewTopic {
+                name: TOPIC.to_owned(),
+                partitions: Some(PARTITIONS),
+                ..NewTopic::default()
+            };
+            client.create_topic(&topic).await.expect("the topic is made");
+        }
+        for (moment, hash) in &cuts {
+            let cut = client.cut(moment, None, When::Refuse, Duration::ZERO).await;
+            assert_eq!(&cut.expect("a past cut").hash, hash, "at {moment} in life {life}");
+        }
+        let found = read_all(&mut client).await;
+        for (partition, offset, value) in &acknowledged {
+            let there = found.get(&(*partition, *offset));
+            assert_eq!(there, Some(value), "lost: {partition}/{offset} in life {life}");
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut writers = Vec::new();
+        for writer in 0..WRITERS {
+            let client = connect(&server).await;
+            writers.push(tokio::spawn(write(client, writer, life, Arc::clone(&stop))));
+        }
+        // Cuts while it is being written to; the last one just before the end.
+        for _ in 0..20 {
+            let at = Moment::Sys(Cut::ALL);
+            let cut = client.cut(&at, None, When::Frontier, Duration::ZERO).await.expect("a cut");
+            assert!(cut.partitions.len() == PARTITIONS as usize);
+            cuts.push((cut.at.parse().expect("a moment"), cut.hash));
+        }
+        server.kill().expect("it can be killed");
+        stop.store(true, Ordering::Relaxed);
+        for writer in writers {
+            acknowledged.extend(writer.await.expect("a writer ends"));
+        }
+    }
+    assert!(acknowledged.len() > LIVES * WRITERS, "the load was real: {}", acknowledged.len());
+    let status = {
+        let server = Server::start(data.path(), &[]).expect("it starts once more");
+        server.stop().expect("it can be stopped")
+    };
+    assert!(status.success(), "SIGTERM ends it with 0: {status}");
+}
