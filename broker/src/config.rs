@@ -317,7 +317,8 @@ fn own_setting(key: &str) -> Option<Known> {
 
 /// What a Kafka name is.
 fn kafka_name(name: &str) -> Option<Known> {
-    if let Some((rank, row)) = kafka::SETTINGS.iter().enumerate().find(|(_, row)| row.name == name) {
+    if let Some((rank, row)) = kafka::SETTINGS.iter().enumerate().find(|(_, row)| row.name == name)
+    {
         return Some(Known::Setting(Setting::Kafka(rank, row)));
     }
     kafka::reason(kafka::REFUSED, name)

@@ -53,7 +53,11 @@ fn kafka(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     page.gauge("freezeframe_connections", "Connections open", now(&metrics.connections))?;
     let counters = [
         ("connections_accepted", "Connections accepted", &metrics.connections_accepted),
-        ("connections_refused", "Connections refused for want of room", &metrics.connections_refused),
+        (
+            "connections_refused",
+            "Connections refused for want of room",
+            &metrics.connections_refused,
+        ),
         ("bad_frames", "Frames that could not be read", &metrics.bad_frames),
         ("received_bytes", "Bytes of requests", &metrics.bytes_in),
         ("sent_bytes", "Bytes of answers", &metrics.bytes_out),
@@ -128,8 +132,12 @@ fn this_process(page: &mut Page<'_>) -> fmt::Result {
         page.gauge("process_open_fds", "Files and sockets open", count)?;
     }
     let seconds = process::cpu_time().as_secs_f64();
-    let mut metric =
-        page.0.encode_descriptor("process_cpu_seconds", "Time computed", None, MetricType::Counter)?;
+    let mut metric = page.0.encode_descriptor(
+        "process_cpu_seconds",
+        "Time computed",
+        None,
+        MetricType::Counter,
+    )?;
     metric.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)
 }
 

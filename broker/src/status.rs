@@ -66,7 +66,9 @@ impl Status {
     pub(crate) fn readiness(&self) -> Result<(), Why> {
         self.health()?;
         match &*self.phase.lock() {
-            Phase::Starting => return Err("starting: the data directory is being opened".to_owned()),
+            Phase::Starting => {
+                return Err("starting: the data directory is being opened".to_owned());
+            }
             Phase::Stopping(why) => return Err(format!("stopping: {why}")),
             Phase::Serving => {}
         }

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cat, completions, consume, cut, groups, ls, produce, topics};
+use crate::commands::{cat, check, completions, consume, cut, groups, ls, produce, serve, topics};
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
 #[derive(Debug, Parser)]
@@ -11,6 +11,7 @@ use crate::commands::{cat, completions, consume, cut, groups, ls, produce, topic
     version,
     after_help = "\
 Examples:
+  freezeframe serve --data-dir /var/lib/freezeframe
   freezeframe topics create orders --partitions 3
   echo hello | freezeframe produce orders
   freezeframe cat orders
@@ -44,6 +45,8 @@ pub(crate) struct Cli {
 /// Every command. Each has a module of its name in `commands/`, with its arguments and its `run`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run the server.
+    Serve(serve::Args),
     /// List, create, delete and describe topics, now or as of a moment.
     Topics(topics::Args),
     /// Send the lines of standard input to a topic.
@@ -58,6 +61,8 @@ pub(crate) enum Command {
     Cut(cut::Args),
     /// List and describe consumer groups, now or as of a moment.
     Groups(groups::Args),
+    /// Read a data directory from end to end, and say whether all is well.
+    Check(check::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
 }
@@ -93,6 +98,9 @@ mod tests {
             "produce a/b",
             "topics create a --config novalue",
             "ls a//0",
+            "serve --durability maybe",
+            "serve --set novalue",
+            "check",
         ] {
             let words = std::iter::once("freezeframe").chain(line.split(' '));
             let error = Cli::try_parse_from(words).map(|_| ()).unwrap_err();

@@ -1,7 +1,7 @@
 //! One file per API: decode, ask, encode.
 
-pub(crate) mod api_versions;
 mod alter_configs;
+pub(crate) mod api_versions;
 mod consumer_group_describe;
 mod create_partitions;
 mod create_topics;

@@ -7,7 +7,7 @@
 //! Memory is bounded: a frame's buffer grows as its bytes arrive, out of a budget that all
 //! connections share, and a connection whose client does not read is not read from.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_protocol::messages::ApiKey;
 use parking_lot::Mutex;
-use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::answer::Chunk;
 use crate::core::Kafka;
 use crate::extension;
+use crate::file_run::FileRun;
 use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, header, route};
 use crate::{apis, routes};
@@ -202,8 +202,7 @@ impl Reader {
     /// The length that the frame at the front announces, if that much of it is here.
     fn announced(&self, kafka: &Kafka) -> Result<Option<usize>, ConnectionError> {
         let Some(length) = self.buffer.get(..4) else { return Ok(None) };
-        let announced =
-            i32::from_be_bytes(length.try_into().expect("four bytes are four bytes"));
+        let announced = i32::from_be_bytes(length.try_into().expect("four bytes are four bytes"));
         let max = kafka.options.request_bytes_max;
         match usize::try_from(announced) {
             Ok(length) if length <= max => Ok(Some(length)),
@@ -350,10 +349,50 @@ impl Connection {
     async fn answer(&self, answer: Option<crate::answer::Answer>) -> Result<(), ConnectionError> {
         let Some(answer) = answer else { return Ok(()) };
         add(&self.kafka.metrics().bytes_out, answer.len() as u64 + 4);
-        let mut chunks = std::collections::VecDeque::from(answer.into_frame());
-        while !chunks.is_empty() {
-            match self.write_some(&mut chunks) {
-                Ok(()) => {}
+        let mut chunks = VecDeque::from(answer.into_frame());
+        while let Some(chunk) = chunks.front() {
+            match chunk {
+                Chunk::Bytes(_) => self.write_bytes(&mut chunks).await?,
+                Chunk::File { .. } => self.write_files(&mut chunks).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the chunks in memory that stand first.
+    async fn write_bytes(&self, chunks: &mut VecDeque<Chunk>) -> Result<(), ConnectionError> {
+        let run = chunks.iter().take_while(|chunk| matches!(chunk, Chunk::Bytes(_))).count();
+        let run: Vec<Bytes> = chunks
+            .drain(..run)
+            .filter_map(|chunk| match chunk {
+                Chunk::Bytes(bytes) => Some(bytes),
+                Chunk::File { .. } => None,
+            })
+            .collect();
+        self.write_all(&mut run.iter().map(|bytes| io::IoSlice::new(bytes)).collect::<Vec<_>>())
+            .await
+    }
+
+    /// Loads the run of the journal that the first chunks come from, and writes them.
+    async fn write_files(&self, chunks: &mut VecDeque<Chunk>) -> Result<(), ConnectionError> {
+        let Some(run) = FileRun::take(chunks) else { return Ok(()) };
+        let (run, buffer) = run.load(self.kafka.buffers.take()).await?;
+        let bytes = buffer.bytes();
+        let mut slices: Vec<_> =
+            run.parts.iter().map(|part| io::IoSlice::new(&bytes[part.clone()])).collect();
+        let written = self.write_all(&mut slices).await;
+        self.kafka.buffers.put(buffer);
+        written
+    }
+
+    async fn write_all(&self, slices: &mut [io::IoSlice<'_>]) -> Result<(), ConnectionError> {
+        const SLICES_MAX: usize = 256;
+        let mut left = slices;
+        // Takes away what is empty, so that a write of nothing is not taken for an end.
+        io::IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match self.stream.try_write_vectored(&left[..left.len().min(SLICES_MAX)]) {
+                Ok(written) => io::IoSlice::advance_slices(&mut left, written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     match tokio::time::timeout(STALL_MAX, self.stream.writable()).await {
                         Ok(ready) => ready?,
@@ -364,64 +403,6 @@ impl Connection {
             }
         }
         Ok(())
-    }
-
-    /// Writes as much of the first chunks as the socket takes at once.
-    fn write_some(&self, chunks: &mut std::collections::VecDeque<Chunk>) -> io::Result<()> {
-        if let Some(Chunk::File { segment, position, length }) = chunks.front_mut() {
-            let sent = self.send_file(segment, *position, *length)?;
-            if sent == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            *position += sent as u64;
-            *length -= sent;
-            if *length == 0 {
-                chunks.pop_front();
-            }
-            return Ok(());
-        }
-        const SLICES_MAX: usize = 64;
-        let mut slices = [io::IoSlice::new(&[]); SLICES_MAX];
-        let mut count = 0;
-        for chunk in chunks.iter().take(SLICES_MAX) {
-            let Chunk::Bytes(bytes) = chunk else { break };
-            slices[count] = io::IoSlice::new(bytes);
-            count += 1;
-        }
-        let mut written = self.stream.try_write_vectored(&slices[..count])?;
-        while let Some(Chunk::Bytes(bytes)) = chunks.front_mut() {
-            if bytes.len() > written {
-                bytes.advance(written);
-                break;
-            }
-            written -= bytes.len();
-            chunks.pop_front();
-            if written == 0 && !matches!(chunks.front(), Some(Chunk::Bytes(next)) if next.is_empty())
-            {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets the kernel copy from a journal file to the socket.
-    fn send_file(
-        &self,
-        segment: &engine::Segment,
-        position: u64,
-        length: usize,
-    ) -> io::Result<usize> {
-        let (file, at) = segment.place(position);
-        let Some(descriptor) = file.descriptor() else {
-            let mut bytes = vec![0; length.min(READ_BYTES)];
-            let read = file.read_at(&mut bytes, at)?;
-            return self.stream.try_write(&bytes[..read]);
-        };
-        self.stream.try_io(Interest::WRITABLE, || {
-            let mut at = at;
-            rustix::fs::sendfile(&self.stream, descriptor, Some(&mut at), length)
-                .map_err(io::Error::from)
-        })
     }
 }
 

@@ -8,6 +8,7 @@ use engine::{Engine, Topic, TopicId, TopicView, View, When};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+use crate::file_run::Buffers;
 use crate::format::KafkaFormat;
 use crate::group_log::EngineGroupLog;
 use crate::groups::{Coordinator, Options as GroupOptions};
@@ -99,6 +100,8 @@ pub struct Kafka {
     pub(crate) format: KafkaFormat,
     /// Bytes of requests that have arrived, in KiB.
     pub(crate) arriving: Arc<Semaphore>,
+    /// Memory for what is read from the journal's files.
+    pub(crate) buffers: Buffers,
     bound: OnceLock<SocketAddr>,
     metrics: Metrics,
 }
@@ -153,6 +156,7 @@ impl Kafka {
             moments: Moments::default(),
             format: KafkaFormat { unpacked_bytes_max: options.unpacked_bytes_max },
             arriving: Arc::new(Semaphore::new((options.requests_bytes_max >> 10).max(1))),
+            buffers: Buffers::default(),
             bound: OnceLock::new(),
             metrics: Metrics::default(),
             options,
@@ -174,9 +178,7 @@ impl Kafka {
         let bound = self.bound.get().copied().unwrap_or(came_to);
         match &self.options.advertised {
             // Port 0 in a setting stands for the port that was bound.
-            Some(address) if address.port == 0 => {
-                Address { port: bound.port(), ..address.clone() }
-            }
+            Some(address) if address.port == 0 => Address { port: bound.port(), ..address.clone() },
             Some(address) => address.clone(),
             None => Address { host: came_to.ip().to_string(), port: came_to.port() },
         }

@@ -115,9 +115,9 @@ static ROUTES: std::sync::LazyLock<Vec<Route>> = std::sync::LazyLock::new(|| {
             key: ApiKey::ApiVersions as i16,
             served: apis::api_versions::SERVED,
             advertised: apis::api_versions::SERVED,
-            call: |_, context, body| Box::pin(async move {
-                apis::api_versions::serve(&context, body)
-            }),
+            call: |_, context, body| {
+                Box::pin(async move { apis::api_versions::serve(&context, body) })
+            },
         },
         Route::of::<ListOffsetsRequest>(),
         Route::of::<MetadataRequest>(),

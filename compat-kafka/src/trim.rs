@@ -26,8 +26,7 @@ pub(crate) fn trim(batch: &Bytes, end: Offset, limit: Limit) -> Result<Bytes, Ba
             let (index, what) = (builder.record_count(), "its time is too far from the first");
             return Err(BatchError::BadRecord { index, what });
         }
-        let headers =
-            record.headers.iter().map(|(name, value)| (&name[..], value.as_deref()));
+        let headers = record.headers.iter().map(|(name, value)| (&name[..], value.as_deref()));
         builder.raw_record(
             record.timestamp,
             record.key.as_deref(),

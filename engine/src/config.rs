@@ -26,7 +26,7 @@ pub enum ConfigError {
     },
 }
 
-/// What a value must look like.
+/// What a value must look like. A `List` is of any words, also of none.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Long { min: i64 },
@@ -35,7 +35,6 @@ enum Kind {
     Bool,
     OneOf(&'static [&'static str]),
     ListOf(&'static [&'static str]),
-    /// Of any words, also of none.
     List,
 }
 

@@ -401,6 +401,11 @@ impl Engine {
         before: i64,
     ) -> Result<Offset, EngineError> {
         let _changing = self.changing.lock().await;
+        // It may have been deleted since it was looked up.
+        let topic = self.topic_by_id(&topic.id).ok_or_else(|| EngineError::UnknownPartition {
+            topic: topic.name.to_string(),
+            partition,
+        })?;
         let held = topic.partition(partition)?;
         let (start, end) = (held.start(), held.end());
         let before = if before == -1 { end } else { Offset(before.try_into().unwrap_or(u64::MAX)) };

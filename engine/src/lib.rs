@@ -16,7 +16,7 @@ mod producers;
 pub mod seek;
 
 pub use append::{Batch, Format, ProducerNote, TimeRange};
-pub use config::{ConfigError, TopicConfig, TopicDefaults, topic_config_keys};
+pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
 pub use cut::{CutAnswer, CutPartition};
 pub use engine::{Engine, EngineOptions, Watch};
 pub use error::EngineError;
@@ -25,6 +25,6 @@ pub use namespace::event::{Event, OffsetCommit};
 pub use namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use seek::{Found, SeekError, TopicView, View, When};
 
-pub use storage::journal::Segment;
+pub use storage::journal::{LoadBuffer, Segment};
 pub use storage::log::Watcher;
 pub use storage::{Durability, Head, Offset, Payload, Piece, PieceData};

@@ -241,3 +241,14 @@ async fn f3_any_past_moment_agrees_with_a_replay_of_the_history() {
         assert_eq!(ends(&rig, "t", sys(ms)).await, expected, "t={ms}");
     }
 }
+
+#[tokio::test]
+async fn deleting_records_of_a_topic_that_was_deleted_is_refused_and_the_store_opens_again() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1, 2, 3]).await.unwrap();
+    rig.engine.delete_topic(topic.id).await.unwrap();
+    assert!(rig.engine.delete_records(&topic, 0, 2).await.is_err());
+    let rig = rig.restart();
+    assert!(rig.engine.topic("t").is_none());
+}

@@ -176,11 +176,7 @@ impl Catalog {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn scan(
-        &self,
-        prefix: &[u8],
-        cut: Cut,
-    ) -> Result<Vec<Version>, CatalogError> {
+    pub fn scan(&self, prefix: &[u8], cut: Cut) -> Result<Vec<Version>, CatalogError> {
         let mut found: Vec<(Vec<u8>, Hlc, Option<Vec<u8>>)> = Vec::new();
         for item in self.db.scan_prefix(prefix) {
             let (key, stored) = item.map_err(|error| self.fail(error))?;

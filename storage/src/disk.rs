@@ -4,11 +4,13 @@ mod memory;
 mod real;
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use memory::{Fault, MemoryDisk};
 pub use real::RealDisk;
+
+/// The unit of writes around the page cache.
+pub const BLOCK_BYTES: usize = 4096;
 
 /// A directory of files.
 pub trait Disk: Send + Sync + 'static {
@@ -63,6 +65,20 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails or is full; any part may have been written.
     fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()>;
 
+    /// Whether [`DiskFile::write_blocks_at`] goes around the page cache.
+    fn takes_blocks(&self) -> bool {
+        false
+    }
+
+    /// Writes whole blocks around the page cache: `bytes` begins at a multiple of [`BLOCK_BYTES`] in
+    /// memory, and it, its length and `position` are multiples of it too.
+    ///
+    /// # Errors
+    /// As [`DiskFile::write_at`].
+    fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.write_at(&mut [io::IoSlice::new(bytes)], position)
+    }
+
     /// Cuts the file off at `length`, or extends it with zeros.
     ///
     /// # Errors
@@ -75,9 +91,24 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails. What was written since the last sync may be lost, whatever a later sync says.
     fn sync(&self) -> io::Result<()>;
 
-    /// The descriptor, for the kernel to copy from without our touching the bytes; `None` where the
-    /// file is not the kernel's.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// Reads into `buffer` what of it is in the page cache, without waiting for the disk; `None` if
+    /// that cannot be told, or is nothing.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn read_cached_at(&self, buffer: &mut [u8], position: u64) -> io::Result<Option<usize>> {
+        let _ = (buffer, position);
+        Ok(None)
+    }
+
+    /// Reads whole blocks around the page cache: alignment as for [`DiskFile::write_blocks_at`].
+    /// Fewer bytes only at the end of the file.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        self.read_at(buffer, position)
+    }
 }
 
 /// Reads exactly `buffer.len()` bytes.

@@ -9,12 +9,15 @@
 //! - Each frame says up to which position everything was on stable storage when it was written
 //!   (`synced_to`). That is how recovery tells a torn tail, which is lawful, from damage: a bad frame
 //!   *below* what a later one knew to be synced is damage, and the store refuses to start.
+mod blocks;
 mod frame;
+mod load;
 mod recover;
 mod segment;
 mod writer;
 
 pub use frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX, padded};
+pub use load::LoadBuffer;
 pub(crate) use recover::synced_behind;
 pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, settle, walk};
 pub use segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name};

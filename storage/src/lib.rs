@@ -24,7 +24,7 @@ pub mod timekeeper;
 pub use home::{FORMAT, Home, HomeError};
 pub use log::{Entry, Log, LogId, Offset, Piece, PieceData};
 pub use store::{
-    Append, AppendError, Appended, Durability, LogSource, OpenError, Options, Replay, Replayed, Results,
-    Stage, Stats, Store,
+    Append, AppendError, Appended, Durability, LogSource, OpenError, Options, Replay, Replayed,
+    Results, Stage, Stats, Store,
 };
 pub use tail::{HEAD_BYTES_MAX, Head, Payload};

@@ -10,6 +10,8 @@
 //!
 //! Runs replay: one thread submits, and the clock moves only between groups.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod harness;
 
 use std::cell::Cell;
@@ -260,8 +262,7 @@ impl Machine {
     }
 
     fn append_group(&mut self, rig: &Rig) {
-        let requests: Vec<_> =
-            (0..2 + self.random.below(3)).map(|_| self.some_request()).collect();
+        let requests: Vec<_> = (0..2 + self.random.below(3)).map(|_| self.some_request()).collect();
         let told: Vec<(Vec<Told>, Durability)> = requests
             .iter()
             .map(|(appends, how)| (appends.iter().map(Told::of).collect(), *how))
@@ -408,7 +409,7 @@ fn a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer() 
     crash_everywhere(
         "a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer",
         Durability::Synced,
-        3,
+        4,
     );
 }
 
@@ -418,7 +419,7 @@ fn f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order() {
     crash_everywhere(
         "f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order",
         Durability::Written,
-        2,
+        4,
     );
 }
 

@@ -1,5 +1,7 @@
 //! Disks that fill up, fail and rot; files that go missing; directories that are not ours.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod harness;
 
 use std::collections::BTreeMap;

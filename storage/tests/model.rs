@@ -1,6 +1,8 @@
 //! A random workload against a plain `BTreeMap`: what a log answers, at random moments, with a tail
 //! budget that holds a handful of payloads and segments that hold a handful of frames.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod harness;
 
 use std::collections::BTreeMap;
@@ -174,8 +176,7 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
         holding.map(|entry| (entry.base, entry.end))
     );
 
-    let reaching =
-        known.iter().find(|entry| entry.end > from && entry.user_max >= question.user);
+    let reaching = known.iter().find(|entry| entry.end > from && entry.user_max >= question.user);
     assert_eq!(
         log.first_reaching(UserTime(question.user), Offset(from)).as_ref().map(read),
         reaching.map(|entry| told(entry))

@@ -1,0 +1,159 @@
+use std::path::PathBuf;
+
+use compat_kafka::Address;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::config::Listen;
+
+/// A data directory, gone when dropped.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let name = format!("freezeframe-broker-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn config(directory: &Directory) -> Config {
+    let any = || Listen::At(Address { host: "127.0.0.1".to_owned(), port: 0 });
+    Config { data_dir: directory.0.clone(), kafka: any(), http: any(), ..Config::default() }
+}
+
+async fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    answer
+}
+
+async fn ask(running: &Running, method: &str, path: &str, header: &str) -> String {
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
+    let address = running.admin_address().unwrap();
+    String::from_utf8(exchange(address, request.as_bytes()).await).unwrap()
+}
+
+async fn client(running: &Running) -> TcpStream {
+    TcpStream::connect(running.kafka_address().unwrap()).await.unwrap()
+}
+
+/// ApiVersions, version 0.
+async fn api_versions(stream: &mut TcpStream) -> Vec<u8> {
+    let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
+    stream.write_all(&request).await.unwrap();
+    let length = stream.read_u32().await.unwrap();
+    let mut answer = vec![0; length as usize];
+    stream.read_exact(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn it_starts_answers_on_both_ports_and_starts_again_as_the_same_cluster() {
+    let directory = Directory::new("starts");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    let cluster = running.cluster_id().to_owned();
+    assert_eq!(cluster.len(), 22);
+    let answer = api_versions(&mut client(&running).await).await;
+    assert_eq!(answer[..6], [0, 0, 0, 7, 0, 0], "the id, and no error");
+    assert!(ask(&running, "GET", "/healthz", "").await.starts_with("HTTP/1.1 200"));
+    assert!(ask(&running, "GET", "/readyz", "").await.starts_with("HTTP/1.1 200"));
+    running.close("the test ends").await;
+    let running = Broker::start(config(&directory)).await.unwrap();
+    assert_eq!(running.cluster_id(), cluster);
+    running.close("the test ends").await;
+}
+
+#[tokio::test]
+async fn metrics_tell_of_every_part() {
+    let directory = Directory::new("metrics");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    api_versions(&mut client(&running).await).await;
+    let text = ask(&running, "GET", "/metrics", "").await;
+    for line in [
+        "freezeframe_ready 1",
+        "freezeframe_requests_total{api=\"ApiVersions\"} 1",
+        "freezeframe_received_bytes_total 14",
+        "freezeframe_journal_end_bytes 0",
+        "freezeframe_fenced 0",
+        "freezeframe_topics 0",
+        "freezeframe_groups 0",
+        "freezeframe_frontier_lag_ms ",
+        "process_resident_memory_bytes ",
+        "process_cpu_seconds_total ",
+        "# EOF",
+    ] {
+        assert!(text.contains(&format!("\n{line}")), "{line}\n{text}");
+    }
+    running.close("the test ends").await;
+}
+
+#[tokio::test]
+async fn the_clock_is_confirmed_by_operators_and_not_by_web_pages() {
+    let directory = Directory::new("clock");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    let answer = ask(&running, "POST", "/clock/confirm", "Content-Length: 0\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let header = "Content-Length: 0\r\nOrigin: http://evil.example\r\n";
+    let answer = ask(&running, "POST", "/clock/confirm", header).await;
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(ask(&running, "GET", "/clock/confirm", "").await.starts_with("HTTP/1.1 405"));
+    running.close("the test ends").await;
+}
+
+#[tokio::test]
+async fn a_directory_is_used_by_one_server_at_a_time() {
+    let directory = Directory::new("locked");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    let error = format!("{:#}", Broker::start(config(&directory)).await.unwrap_err());
+    assert!(error.contains("in use by another process"), "{error}");
+    assert!(error.contains("--data-dir"), "{error}");
+    running.close("the test ends").await;
+}
+
+#[tokio::test]
+async fn closing_frees_the_ports_and_the_directory_with_clients_connected() {
+    let directory = Directory::new("closes");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    let (kafka, admin) = (running.kafka_address().unwrap(), running.admin_address().unwrap());
+    let mut idle = client(&running).await;
+    api_versions(&mut idle).await;
+    let closed = tokio::time::timeout(Duration::from_secs(4), running.close("the test ends"));
+    closed.await.expect("an idle client holds nobody up");
+    assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
+    assert!(TcpStream::connect(kafka).await.is_err());
+    assert!(TcpStream::connect(admin).await.is_err());
+    Home::take_existing(&directory.0).unwrap();
+}
+
+#[tokio::test]
+async fn the_ready_line_names_the_ports_that_were_taken() {
+    let directory = Directory::new("ready");
+    let off = Config { http: Listen::Off, ..config(&directory) };
+    let running = Broker::start(off).await.unwrap();
+    let address = running.kafka_address().unwrap();
+    assert_ne!(address.port(), 0);
+    assert_eq!(running.to_string(), format!("ready kafka={address} zookeeper=off http=off"));
+    running.close("the test ends").await;
+}
+
+#[test]
+fn a_cluster_s_name_is_22_letters_that_stand_for_16_bytes() {
+    for _ in 0..200 {
+        let id = new_cluster_id();
+        assert_eq!(id.len(), 22);
+        assert!(!id.starts_with('-'));
+        assert!(id.ends_with(['A', 'Q', 'g', 'w']), "two bits are left for the last: {id}");
+    }
+}

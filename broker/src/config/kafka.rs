@@ -200,7 +200,11 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
     setting("log.index.size.max.bytes", "10485760", Topic("segment.index.bytes", 1)),
     setting("log.local.retention.bytes", "-2", Topic("local.retention.bytes", 1)),
     setting("log.local.retention.ms", "-2", Topic("local.retention.ms", 1)),
-    setting("log.message.timestamp.after.max.ms", "3600000", Topic("message.timestamp.after.max.ms", 1)),
+    setting(
+        "log.message.timestamp.after.max.ms",
+        "3600000",
+        Topic("message.timestamp.after.max.ms", 1),
+    ),
     setting(
         "log.message.timestamp.before.max.ms",
         "9223372036854775807",
@@ -277,10 +281,7 @@ pub(super) const WITHOUT_MEANING: &[(&str, &[&str])] = &[
         "there is one server, and no replica elsewhere",
         &["replica.*", "num.replica.*", "offsets.topic.replication.factor", "quota.*"],
     ),
-    (
-        "committed offsets lie in the journal, in no topic",
-        &["offsets.*"],
-    ),
+    ("committed offsets lie in the journal, in no topic", &["offsets.*"]),
     (
         "this version has no transactions",
         &["transaction.*", "transactional.*", "producer.id.expiration.*"],
@@ -294,10 +295,7 @@ pub(super) const WITHOUT_MEANING: &[(&str, &[&str])] = &[
             "log.initial.task.delay.ms",
         ],
     ),
-    (
-        "there is no cleaner to tune",
-        &["log.cleaner.*", "log.retention.check.interval.ms"],
-    ),
+    ("there is no cleaner to tune", &["log.cleaner.*", "log.retention.check.interval.ms"]),
     (
         "the format of records is the newest",
         &["log.message.format.version", "log.message.downconversion.enable"],

@@ -155,9 +155,9 @@ fn text_of(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
-        DeValue::Integer(number) => {
-            i64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
-        }
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .ok()
+            .map(|number| number.to_string()),
         DeValue::Float(number) => Some(number.as_str().to_owned()),
         DeValue::Boolean(truth) => Some(truth.to_string()),
         // Kafka spells lists with commas.

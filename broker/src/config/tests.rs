@@ -107,10 +107,9 @@ broker.rack = "r1"
 "#,
     );
     // A table and a value of one name need quotes around both.
-    let text = fs::read_to_string(&file.0).unwrap().replace(
-        "max.connections.per.ip",
-        "\"max.connections.per.ip\"",
-    );
+    let text = fs::read_to_string(&file.0)
+        .unwrap()
+        .replace("max.connections.per.ip", "\"max.connections.per.ip\"");
     fs::write(&file.0, text).unwrap();
     let config =
         Config::load(&Sources { file: Some(file.0.clone()), ..Sources::default() }).unwrap();
@@ -193,8 +192,7 @@ fn of_settings_that_say_the_same_the_finer_wins_within_a_source_and_the_later_so
     let both = set(&[("log.retention.ms", "5"), ("log.retention.hours", "1")]);
     assert_eq!(retention(Config::load(&both).unwrap()), "5");
     let file = File::new("finer", "[kafka]\nlog.retention.ms = 5\n");
-    let later =
-        Sources { file: Some(file.0.clone()), ..set(&[("log.retention.minutes", "1")]) };
+    let later = Sources { file: Some(file.0.clone()), ..set(&[("log.retention.minutes", "1")]) };
     assert_eq!(retention(Config::load(&later).unwrap()), "60000");
     let twice = set(&[("num.partitions", "2"), ("num.partitions", "3")]);
     assert_eq!(Config::load(&twice).unwrap().kafka_face.partitions, 3);

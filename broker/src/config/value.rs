@@ -104,7 +104,8 @@ impl Value {
             None => self.text.as_str(),
         };
         let address = address(given);
-        let address = address.ok_or_else(|| "give PLAINTEXT://HOST:PORT or HOST:PORT".to_owned())?;
+        let address =
+            address.ok_or_else(|| "give PLAINTEXT://HOST:PORT or HOST:PORT".to_owned())?;
         if address.host == "0.0.0.0" || address.host == "::" {
             return Err(format!(
                 "no client can connect to {}: give the name or address that they reach this machine by",
@@ -198,7 +199,9 @@ impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Listen::Off => f.write_str("off"),
-            Listen::At(Address { host, port }) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Listen::At(Address { host, port }) if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
             Listen::At(Address { host, port }) => write!(f, "{host}:{port}"),
         }
     }

@@ -6,18 +6,22 @@ use client::{Client, Options};
 use crate::args::{Cli, Command};
 
 pub(crate) mod cat;
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod consume;
 pub(crate) mod cut;
 pub(crate) mod groups;
 pub(crate) mod ls;
 pub(crate) mod produce;
+pub(crate) mod serve;
 pub(crate) mod topics;
 
 /// Runs what the command line asks for.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let server = Server { bootstrap: cli.bootstrap };
     match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Check(args) => check::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Topics(args) => as_client(topics::run(args, &server)),
         Command::Produce(args) => as_client(produce::run(args, &server)),

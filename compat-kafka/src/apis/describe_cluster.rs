@@ -85,7 +85,7 @@ mod tests {
         let kafka = kafka_with(options);
         for version in 0..=2 {
             let cluster = ask(&kafka, version, DescribeClusterRequest::default()).await;
-            assert_eq!((cluster.error_code, cluster.error_message), (0, None));
+            assert_eq!((cluster.error_code, &cluster.error_message), (0, &None));
             assert_eq!(&*cluster.cluster_id, "freezeframe");
             assert_eq!(cluster.controller_id, BrokerId(7));
             assert_eq!(cluster.cluster_authorized_operations, i32::MIN);

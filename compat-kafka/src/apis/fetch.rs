@@ -179,9 +179,8 @@ fn read_partition(
     }
     // The first batch of an answer goes out whatever its size (KIP-74).
     let first = taken == 0;
-    let room = usize::try_from(asked.partition_max_bytes)
-        .unwrap_or(0)
-        .min(limit.saturating_sub(taken));
+    let room =
+        usize::try_from(asked.partition_max_bytes).unwrap_or(0).min(limit.saturating_sub(taken));
     let (log_start, high_watermark) = (view.start().0 as i64, view.end().0 as i64);
     let mut fetched = Fetched {
         index: asked.partition,
@@ -223,8 +222,7 @@ fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes
     }
     let Some(piece) = pieces.pop() else { return Ok(Bytes::new()) };
     let batch = piece.read().map_err(|error| EngineError::Disk(error.to_string().into()))?;
-    trim(&batch, end, kafka.format.limit())
-        .map_err(|error| EngineError::Corrupt(error.to_string()))
+    trim(&batch, end, kafka.format.limit()).map_err(|error| EngineError::Corrupt(error.to_string()))
 }
 
 fn finish(

@@ -158,8 +158,7 @@ impl Asked<'_> {
         }
         let id = Uuid::new_v4().into_bytes();
         let partitions = kafka.options.partitions;
-        let created =
-            kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
+        let created = kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
         // Somebody else may have been quicker: then it is there, which is what was asked for.
         match kafka.engine.topic(name) {
             Some(topic) => self.describe(kafka, &topic, name.to_owned(), topic.id),

@@ -70,8 +70,9 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
         };
         let mut partitions = Vec::with_capacity(data.partition_data.len());
         for (index, partition) in data.partition_data.into_iter().enumerate() {
-            let answer =
-                PartitionProduceResponse::default().with_index(partition.index).with_base_offset(-1);
+            let answer = PartitionProduceResponse::default()
+                .with_index(partition.index)
+                .with_base_offset(-1);
             let taken = match &found {
                 Ok(topic) => take(&kafka, topic, partition, transactional),
                 Err(refused) => Err(Refused::new(refused.error, refused.message.clone())),
@@ -214,9 +215,8 @@ fn take(
         .partition(data.index)
         .map_err(|error| Refused::new(engine_error(&error), error.to_string()))?;
     let records = data.records.unwrap_or_default();
-    let bad = |error: kafka_records::BatchError| {
-        Refused::new(batch_error(&error), error.to_string())
-    };
+    let bad =
+        |error: kafka_records::BatchError| Refused::new(batch_error(&error), error.to_string());
     let header = BatchHeader::parse(&records).map_err(bad)?;
     if header.total_bytes() < records.len() {
         let message = "a produce request carries exactly one record batch for each partition";
@@ -262,9 +262,8 @@ fn times_of(
     header: &BatchHeader,
     records: &Bytes,
 ) -> Result<(UserTime, UserTime), Refused> {
-    let bad = |error: kafka_records::BatchError| {
-        Refused::new(batch_error(&error), error.to_string())
-    };
+    let bad =
+        |error: kafka_records::BatchError| Refused::new(batch_error(&error), error.to_string());
     if header.compression().map_err(bad)? == Codec::None {
         let (least, most) = time_range(records, kafka.format.limit()).map_err(bad)?;
         return Ok((UserTime(least), UserTime(most)));

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -330,9 +329,5 @@ impl DiskFile for MemoryFile {
         let content = state.files.get_mut(&self.id).expect("an open file stays");
         content.sync();
         Ok(())
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }

@@ -2,8 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,18 +30,28 @@ impl RealDisk {
         }
         Ok(RealDisk { directory: directory.to_owned() })
     }
+
+    fn file(&self, name: &str, file: File) -> RealFile {
+        let direct = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
+            .open(self.directory.join(name));
+        // Some file systems have no such thing; they get ordinary writes.
+        RealFile { file, direct: direct.ok() }
+    }
 }
 
 impl Disk for RealDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).open(self.directory.join(name))?;
-        Ok(Arc::new(RealFile(file)))
+        Ok(Arc::new(self.file(name, file)))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.directory.join(name);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(Arc::new(RealFile(file)))
+        Ok(Arc::new(self.file(name, file)))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -64,24 +73,19 @@ impl Disk for RealDisk {
     }
 }
 
-struct RealFile(File);
+struct RealFile {
+    file: File,
+    /// The same file, opened to be written around the page cache.
+    direct: Option<File>,
+}
 
 impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let mut read = 0;
-        while read < buffer.len() {
-            match self.0.read_at(&mut buffer[read..], position + read as u64) {
-                Ok(0) => break,
-                Ok(count) => read += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(read)
+        read_at(&self.file, buffer, position)
     }
 
     fn write_at(&self, slices: &mut [io::IoSlice<'_>], mut position: u64) -> io::Result<()> {
@@ -89,7 +93,7 @@ impl DiskFile for RealFile {
         io::IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             let batch = left.len().min(SLICES_MAX);
-            match rustix::io::pwritev(&self.0, &left[..batch], position) {
+            match rustix::io::pwritev(&self.file, &left[..batch], position) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     position += count as u64;
@@ -102,15 +106,50 @@ impl DiskFile for RealFile {
         Ok(())
     }
 
+    fn takes_blocks(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        match &self.direct {
+            Some(direct) => direct.write_all_at(bytes, position),
+            None => self.file.write_all_at(bytes, position),
+        }
+    }
+
     fn truncate(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
+        self.file.set_len(length)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+    fn read_cached_at(&self, buffer: &mut [u8], position: u64) -> io::Result<Option<usize>> {
+        let mut slices = [io::IoSliceMut::new(buffer)];
+        let flags = rustix::io::ReadWriteFlags::NOWAIT;
+        match rustix::io::preadv2(&self.file, &mut slices, position, flags) {
+            Ok(read) => Ok(Some(read)),
+            // Not there, or not to be had in this way on this file system: the disk will do.
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
+
+    fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        read_at(self.direct.as_ref().unwrap_or(&self.file), buffer, position)
+    }
+}
+
+fn read_at(file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], position + read as u64) {
+            Ok(0) => break,
+            Ok(count) => read += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
 }

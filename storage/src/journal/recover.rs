@@ -46,9 +46,7 @@ impl std::fmt::Display for Damage {
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     /// What was acknowledged cannot be read.
-    #[error(
-        "{0}; nothing was changed. Restore the file from a backup or a replica; `freezeframe check` names every bad frame"
-    )]
+    #[error("{0}; nothing was changed. Restore the file from a backup or a replica")]
     Damaged(Damage),
     /// A segment is missing, or one too many is there.
     #[error(
@@ -338,11 +336,7 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
 ///
 /// # Errors
 /// [`RecoverError`]; nothing was changed then, unless it is the disk that failed.
-pub fn settle(
-    disk: &dyn Disk,
-    walked: Walked,
-    synced_to: u64,
-) -> Result<Recovered, RecoverError> {
+pub fn settle(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered, RecoverError> {
     let known = synced_behind(&walked)?.max(synced_to);
     if walked.end < known {
         let last = walked.segments.last().map(|segment| segment.name.clone());

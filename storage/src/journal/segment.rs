@@ -1,9 +1,10 @@
 //! Segment files, and the row that they form.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
 
@@ -61,6 +62,9 @@ pub struct Segment {
     /// Its name in the journal's directory.
     pub name: String,
     file: Arc<dyn DiskFile>,
+    /// The positions whose bytes the page cache is likely to hold: what this life wrote through it.
+    /// Ranges rise; the gaps between them were written around it.
+    cached: Mutex<Vec<Range<u64>>>,
 }
 
 impl std::fmt::Debug for Segment {
@@ -78,7 +82,7 @@ impl Segment {
         file.write_at(&mut [io::IoSlice::new(&header)], 0)?;
         file.sync()?;
         disk.sync_names()?;
-        Ok(Segment { start, name, file })
+        Ok(Segment { start, name, file, cached: Mutex::default() })
     }
 
     /// Opens a segment; `None` if its header is not whole.
@@ -89,12 +93,28 @@ impl Segment {
             return Ok(None);
         }
         let whole = SegmentHeader::decode(&bytes).is_some_and(|header| header.start == start);
-        Ok(whole.then(|| Segment { start, name: name.to_owned(), file }))
+        Ok(whole.then(|| Segment { start, name: name.to_owned(), file, cached: Mutex::default() }))
     }
 
     /// The file, and where in it `position` lies.
     pub fn place(&self, position: u64) -> (&Arc<dyn DiskFile>, u64) {
         (&self.file, position - self.start + SEGMENT_HEADER_BYTES)
+    }
+
+    /// Says that `range`, which lies behind all earlier ones, was written through the page cache.
+    pub(crate) fn note_cached(&self, range: Range<u64>) {
+        let mut cached = self.cached.lock();
+        match cached.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => cached.push(range),
+        }
+    }
+
+    /// Whether the page cache is likely to hold what lies at `position`.
+    pub(crate) fn is_cached(&self, position: u64) -> bool {
+        let cached = self.cached.lock();
+        let after = cached.partition_point(|range| range.end <= position);
+        cached.get(after).is_some_and(|range| range.start <= position)
     }
 
     pub(crate) fn file(&self) -> &dyn DiskFile {

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::blocks::Blocks;
 use super::frame::{FRAME_BYTES, Frame, padded};
 use super::segment::{Segment, Segments};
 use crate::disk::Disk;
@@ -15,6 +16,10 @@ const COPY_BYTES_MAX: usize = 2 << 10;
 const AHEAD_BYTES: u64 = 1 << 20;
 /// Groups larger than this are bound by bandwidth, not by the latency of a sync: no zeros for them.
 const AHEAD_GROUP_BYTES_MAX: u64 = 64 << 10;
+
+/// Groups from this size on are written around the page cache: to fill it costs more processor time
+/// than all the rest, and readers of what was just written find it in memory.
+const BLOCKS_BYTES_MIN: u64 = 256 << 10;
 
 /// A group could not be written.
 #[derive(Debug)]
@@ -40,6 +45,7 @@ pub(crate) struct Journal {
     scratch: Vec<u8>,
     parts: Vec<Part>,
     laid_to: u64,
+    blocks: Blocks,
 }
 
 enum Part {
@@ -67,6 +73,7 @@ impl Journal {
             scratch: Vec::new(),
             parts: Vec::new(),
             laid_to: end,
+            blocks: Blocks::default(),
         }
     }
 
@@ -162,19 +169,19 @@ impl Journal {
     pub(crate) fn write(&mut self, durable: bool) -> Result<(), WriteError> {
         let current = Arc::clone(self.current.as_ref().expect("make_room came first"));
         let (file, at) = current.place(self.end);
-        let mut slices: Vec<io::IoSlice<'_>> = self
-            .parts
-            .iter()
-            .map(|part| match part {
-                Part::Scratch { from, to } => io::IoSlice::new(&self.scratch[*from..*to]),
-                Part::Rest(rest) => io::IoSlice::new(rest),
-            })
-            .collect();
-        if let Err(error) = file.write_at(&mut slices, at) {
-            drop(slices);
+        let slices = self.parts.iter().map(|part| match part {
+            Part::Scratch { from, to } => &self.scratch[*from..*to],
+            Part::Rest(rest) => &rest[..],
+        });
+        let written = if self.laid_to - self.end >= BLOCKS_BYTES_MIN && file.takes_blocks() {
+            self.blocks.write(&**file, slices, at)
+        } else {
+            current.note_cached(self.end..self.laid_to);
+            file.write_at(&mut slices.map(io::IoSlice::new).collect::<Vec<_>>(), at)
+        };
+        if let Err(error) = written {
             return Err(self.withdraw(error));
         }
-        drop(slices);
         if durable {
             self.write_zeros_ahead(&current);
             self.sync_files()?;

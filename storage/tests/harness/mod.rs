@@ -134,8 +134,7 @@ impl Rig {
         let calls = Arc::new(Calls::default());
         let mut replay = Remember::default();
         let staged = Arc::clone(&calls);
-        let store =
-            Store::open(disk, options, wall, &mut replay, |_| TestStage(staged), || {})?;
+        let store = Store::open(disk, options, wall, &mut replay, |_| TestStage(staged), || {})?;
         Ok(Rig { store, calls, replayed: replay.0 })
     }
 

@@ -1,0 +1,152 @@
+//! `freezeframe serve`: the server itself.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use broker::{Config, Sources};
+
+/// Arguments of `serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+When clients are served, one line on standard output says where:
+  ready kafka=127.0.0.1:9092 zookeeper=off http=off
+Everything else is said on standard error. SIGTERM and SIGINT end the server in
+order; a second one ends it at once. Its exit code is 0 then, and 1 if it cannot
+start or go on.
+
+Each setting is taken from where it is said last: defaults, the file, variables
+(FREEZEFRAME_DATA_DIR, FREEZEFRAME_KAFKA_NUM_PARTITIONS), options, --set.
+FREEZEFRAME_LOG=debug says more.
+
+Examples:
+  freezeframe serve
+  freezeframe serve --data-dir /var/lib/freezeframe --kafka 0.0.0.0:9092 --http 127.0.0.1:8080
+  freezeframe serve --set advertised.listeners=PLAINTEXT://kafka.example:9092
+  freezeframe serve --config freezeframe.toml --set num.partitions=3 --set log.retention.hours=24
+
+A file:
+  [server]
+  data-dir = \"/var/lib/freezeframe\"
+  kafka = \"0.0.0.0:9092\"
+  [storage]
+  tail-bytes = \"64MiB\"
+  [kafka]
+  num.partitions = 3")]
+pub(crate) struct Args {
+    /// Where the data lies [default: ./freezeframe-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Where to listen for Kafka's clients; port 0 takes any free one, off none [default: 127.0.0.1:9092]
+    #[arg(long, value_name = "HOST:PORT")]
+    kafka: Option<String>,
+    /// Accepted, and not served by this version [default: off]
+    #[arg(long, value_name = "HOST:PORT")]
+    zookeeper: Option<String>,
+    /// Where to answer operators: /healthz, /readyz, /metrics, /clock/confirm [default: off]
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<String>,
+    /// When a write that asks for it counts as safe [default: fsync]
+    #[arg(long, value_enum)]
+    durability: Option<DurabilityArg>,
+    /// Settings, in TOML
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A broker's setting, by its Kafka name. May be given more than once
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
+    set: Vec<(String, String)>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum DurabilityArg {
+    /// On stable storage: it survives the machine.
+    Fsync,
+    /// With the operating system: it survives this process.
+    Os,
+}
+
+fn parse_set(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.to_owned()))
+        }
+        _ => Err("a setting is KEY=VALUE, such as num.partitions=3".to_owned()),
+    }
+}
+
+/// Serves until it is told to end.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let config = Config::load(&args.into_sources(std::env::vars_os().collect()))?;
+    broker::logging::start()?;
+    broker::run(config, |running| {
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "{running}")
+            .and_then(|()| stdout.flush())
+            .context("write to standard output")
+    })
+}
+
+impl Args {
+    fn into_sources(self, variables: Vec<(std::ffi::OsString, std::ffi::OsString)>) -> Sources {
+        let durability = self.durability.map(|durability| match durability {
+            DurabilityArg::Fsync => "fsync".to_owned(),
+            DurabilityArg::Os => "os".to_owned(),
+        });
+        let flags = [
+            ("--data-dir", "server.data-dir", self.data_dir),
+            ("--kafka", "server.kafka", self.kafka),
+            ("--zookeeper", "server.zookeeper", self.zookeeper),
+            ("--http", "server.http", self.http),
+            ("--durability", "server.durability", durability),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, key, value)| Some((flag, key, value?)));
+        Sources { file: self.config, variables, flags: given.collect(), set: self.set }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn load(words: &[&str]) -> Config {
+        let line = Line::parse_from([&["serve"], words].concat());
+        Config::load(&line.args.into_sources(Vec::new())).unwrap()
+    }
+
+    #[test]
+    fn options_say_what_the_file_and_the_settings_say() {
+        let config = load(&["--data-dir", "d", "--kafka", "h:1", "--http", "off"]);
+        assert_eq!(config.data_dir, PathBuf::from("d"));
+        assert_eq!(
+            (config.kafka.to_string(), config.http.to_string()),
+            ("h:1".into(), "off".into())
+        );
+        let config = load(&["--durability", "os", "--set", "num.partitions=3"]);
+        assert_eq!(config.engine.storage.durability, storage::Durability::Written);
+        assert_eq!(config.kafka_face.partitions, 3);
+    }
+
+    #[test]
+    fn the_defaults_that_help_shows_are_those_in_force() {
+        let config = load(&[]);
+        assert_eq!(config.data_dir, PathBuf::from("./freezeframe-data"));
+        assert_eq!(config.kafka.to_string(), "127.0.0.1:9092");
+        assert_eq!(config.engine.storage.durability, storage::Durability::Synced);
+    }
+
+    #[test]
+    fn a_setting_has_a_name_and_may_have_an_empty_or_any_value() {
+        assert_eq!(parse_set("a.b=c=d"), Ok(("a.b".to_owned(), "c=d".to_owned())));
+        assert_eq!(parse_set("a="), Ok(("a".to_owned(), String::new())));
+        assert!(parse_set("a").is_err());
+        assert!(parse_set("=b").is_err());
+    }
+}
