@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cat, check, completions, consume, cut, groups, ls, produce, serve, topics};
+use crate::commands::{cat, check, completions, consume, cut, demo, groups, ls, produce, serve, topics};
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
 #[derive(Debug, Parser)]
@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Groups(groups::Args),
     /// Read a data directory from end to end, and say whether all is well.
     Check(check::Args),
+    Demo(demo::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
 }

@@ -163,11 +163,14 @@ struct Machine {
     durability: Durability,
     random: Random,
     witness: Witness,
+    /// The length of some payloads: groups that go around the page cache.
+    large_bytes: u64,
 }
 
 impl Machine {
     fn new(seed: u64, durability: Durability) -> Machine {
         Machine {
+            large_bytes: 2000,
             disk: MemoryDisk::new(),
             clock: harness::manual_clock(),
             durability,
@@ -184,6 +187,7 @@ impl Machine {
             durability: self.durability,
             random: self.random.clone(),
             witness: self.witness.clone(),
+            large_bytes: self.large_bytes,
         }
     }
 
@@ -237,7 +241,8 @@ impl Machine {
         let log = self.random.below(LOGS);
         let length = match self.random.below(12) {
             0 => 0,
-            1 => 2000 + self.random.below(3000),
+            1 => self.large_bytes + self.random.below(3000),
+            2 if self.large_bytes > 2000 => self.large_bytes + self.random.below(9000),
             _ => self.random.below(150),
         };
         let bytes = self.random.bytes(length as usize);
@@ -374,17 +379,26 @@ fn survive(machine: &Machine, least: usize, random: &mut Random) {
     third.witness.examine(&rig, second.witness.durable);
 }
 
-const STEPS: usize = 24;
+/// A run of `steps`, for each seed, with a crash at each of its operations.
+struct Plan {
+    test: &'static str,
+    durability: Durability,
+    seed_count: u64,
+    steps: usize,
+    large_bytes: u64,
+}
 
-fn crash_everywhere(test: &'static str, durability: Durability, seed_count: u64) {
+fn crash_everywhere(plan: Plan) {
+    let Plan { test, durability, seed_count, steps, large_bytes } = plan;
+    let new = |seed| Machine { large_bytes, ..Machine::new(seed, durability) };
     for seed in seeds(seed_count) {
         let replays = Replays { test, seed, place: Cell::new((0, 0)) };
-        let mut whole = Machine::new(seed, durability);
-        whole.work(STEPS);
+        let mut whole = new(seed);
+        whole.work(steps);
         for operation in 0..whole.disk.operations() {
-            let mut machine = Machine::new(seed, durability);
+            let mut machine = new(seed);
             machine.disk.arm(Fault::CrashAt(operation));
-            machine.work(STEPS);
+            machine.work(steps);
             assert!(machine.disk.is_down(), "runs replay, so operation {operation} comes again");
             for choice in 0..4 {
                 replays.place.set((operation, choice));
@@ -406,21 +420,37 @@ fn crash_everywhere(test: &'static str, durability: Durability, seed_count: u64)
 /// F16, F18, F19, F9, B5.
 #[test]
 fn a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer() {
-    crash_everywhere(
-        "a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer",
-        Durability::Synced,
-        4,
-    );
+    crash_everywhere(Plan {
+        test: "a_crash_at_any_operation_keeps_what_was_acknowledged_and_changes_no_answer",
+        durability: Durability::Synced,
+        seed_count: 5,
+        steps: 24,
+        large_bytes: 2000,
+    });
 }
 
 /// F18: where nothing is synced, the prefix is shorter, and still a prefix.
 #[test]
 fn f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order() {
-    crash_everywhere(
-        "f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order",
-        Durability::Written,
-        4,
-    );
+    crash_everywhere(Plan {
+        test: "f18_without_syncs_a_crash_leaves_a_prefix_in_stamp_order",
+        durability: Durability::Written,
+        seed_count: 4,
+        steps: 24,
+        large_bytes: 2000,
+    });
+}
+
+/// F16: a group that goes around the page cache is several writes.
+#[test]
+fn f16_a_crash_within_a_group_written_in_blocks_keeps_the_same_promises() {
+    crash_everywhere(Plan {
+        test: "f16_a_crash_within_a_group_written_in_blocks_keeps_the_same_promises",
+        durability: Durability::Synced,
+        seed_count: 1,
+        steps: 7,
+        large_bytes: 258 << 10,
+    });
 }
 
 /// The harness can fail: a store that acknowledges before it syncs would be caught.

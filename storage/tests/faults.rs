@@ -123,9 +123,14 @@ fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
     disk.arm(Fault::FullAt(held as u64 + 500));
     let promised = rig.frontier();
     assert!(matches!(one(&rig, 1, &[2; 900], Durability::Written), Err(AppendError::Disk(_))));
-    assert_eq!(rig.calls.rollbacks.load(Ordering::SeqCst), 1);
+    assert_eq!(rig.calls.rollbacks.load(Ordering::SeqCst), 1, "rolled back");
     clock.advance(Duration::from_millis(50));
     assert!(rig.frontier() > promised, "what is gone for good holds no frontier back");
+    // The first of two fits on the disk, and is taken back with the second.
+    let group = rig.append(vec![append(1, &[7; 100]), append(1, &[8; 900])], Durability::Written);
+    assert!(group.iter().all(|result| matches!(result, Err(AppendError::Disk(_)))), "{group:?}");
+    let killed = Rig::open(&disk.after_kill(), options, &clock).unwrap();
+    assert_eq!((killed.replayed.len(), killed.store.torn_bytes), (1, 0));
     // A small group still fits.
     one(&rig, 1, &[3; 100], Durability::Written).unwrap();
     disk.make_room();
@@ -199,6 +204,20 @@ fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     drop(reopened);
     let reopened = Rig::open(&disk.after_kill(), options(), &clock).unwrap();
     assert_eq!(reopened.replayed[0].payload, b"good"[..]);
+}
+
+/// After a failed sync the next one says that all is well: closing must not believe it.
+#[test]
+fn f18_closing_after_a_failed_sync_does_not_claim_what_was_lost() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    durably(&rig, 1, b"good");
+    one(&rig, 1, b"only written", Durability::Written).unwrap();
+    disk.arm(Fault::SyncFails(0));
+    one(&rig, 1, b"lost", Durability::Synced).unwrap_err();
+    rig.store.close();
+    let reopened = Rig::open(&disk.after_crash(|_| 1), options(), &clock).unwrap();
+    assert_eq!(reopened.replayed.len(), 1);
 }
 
 /// F9, B2: the frames of the failed group are in the page cache, and the next life finds them.
@@ -527,6 +546,51 @@ fn a_directory_whose_making_was_cut_short_is_taken_again() {
     fs::write(directory.path().join("LOCK"), "1\n").unwrap();
     fs::write(directory.path().join("FREEZEFRAME.new"), "for").unwrap();
     assert_eq!(Home::take(directory.path(), || "c1".to_owned()).unwrap().cluster_id(), "c1");
+}
+
+/// Large groups go around the page cache, and end within a block.
+#[test]
+fn payloads_of_any_length_read_back_from_a_real_disk_through_the_cache_and_around_it() {
+    let directory = TempDir::new("blocks");
+    let options = Options { tail_bytes_max: 0, ..Options::default() };
+    let open = || {
+        let disk = Arc::new(RealDisk::open(directory.path()).unwrap());
+        Rig::open_on(disk, options, Arc::new(hlc::OsClock)).unwrap()
+    };
+    let mut random = harness::Random::new(1);
+    let payloads: Vec<Vec<u8>> =
+        [1, 4016, 300_001, 262_144, 70_000, 3_000_017, 8, 2_097_152 - 80, 5, 400_003]
+            .into_iter()
+            .map(|length| random.bytes(length))
+            .collect();
+    let examine = |rig: &Rig, count: usize| {
+        let mut buffer = storage::journal::LoadBuffer::default();
+        let pieces = rig.store.log(LogId(1)).read(Offset(0), Offset(u64::MAX), usize::MAX);
+        assert_eq!(pieces.len(), count);
+        for (piece, payload) in pieces.iter().zip(&payloads) {
+            assert!(piece.read().unwrap() == payload[..]);
+            let storage::PieceData::File(segment) = &piece.data else { panic!("none in memory") };
+            let (position, length) = (piece.entry.position, payload.len());
+            if segment.load_cached(&mut buffer, position, length).unwrap() {
+                assert!(buffer.bytes() == payload);
+            }
+            segment.load(&mut buffer, position, length).unwrap();
+            assert!(buffer.bytes() == payload);
+        }
+    };
+    let mut rig = open();
+    for (index, payload) in payloads.iter().enumerate() {
+        let how = [Durability::Synced, Durability::Written][index % 2];
+        one(&rig, 1, payload, how).unwrap();
+        examine(&rig, index + 1);
+        if index % 4 == 3 {
+            drop(rig);
+            rig = open();
+            examine(&rig, index + 1);
+        }
+    }
+    drop(rig);
+    examine(&open(), payloads.len());
 }
 
 #[test]

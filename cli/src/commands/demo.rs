@@ -139,7 +139,7 @@ async fn feed(stock: &Client) -> anyhow::Result<Vec<u64>> {
 
 /// The first millisecond that begins after now, once it has begun.
 async fn next_millisecond() -> u64 {
-    let ms = || Utc::now().timestamp_millis() as u64;
+    let ms = || jiff::Timestamp::now().as_millisecond() as u64;
     let next = ms() + 1;
     while ms() < next {
         tokio::time::sleep(Duration::from_micros(200)).await;

@@ -10,6 +10,7 @@ pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod consume;
 pub(crate) mod cut;
+pub(crate) mod demo;
 pub(crate) mod groups;
 pub(crate) mod ls;
 pub(crate) mod produce;
@@ -22,6 +23,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
+        Command::Demo(args) => as_client(demo::run(args)),
         Command::Completions(args) => completions::run(&args),
         Command::Topics(args) => as_client(topics::run(args, &server)),
         Command::Produce(args) => as_client(produce::run(args, &server)),

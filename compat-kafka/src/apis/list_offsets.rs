@@ -34,7 +34,7 @@ type Place = (i64, i64, i32);
 impl Serve for ListOffsetsRequest {
     const SERVED: VersionRange = VersionRange { min: 1, max: 10 };
 
-    async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> ListOffsetsResponse {
+    async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> ListOffsetsResponse {
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
             let found = match kafka.readable(&topic.name).await {
@@ -58,6 +58,8 @@ impl Serve for ListOffsetsRequest {
                     .with_partition_index(asked.partition_index);
                 partitions.push(match place {
                     Ok((offset, time, epoch)) => {
+                        // Answers had no epoch before version 4.
+                        let epoch = if context.version >= 4 { epoch } else { -1 };
                         answer.with_offset(offset).with_timestamp(time).with_leader_epoch(epoch)
                     }
                     Err(error) => answer

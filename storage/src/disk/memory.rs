@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Disk, DiskFile};
+use super::{BLOCK_BYTES, Disk, DiskFile};
 
 const SECTOR: usize = 512;
 
@@ -292,17 +292,27 @@ impl DiskFile for MemoryFile {
         let grows = (position + bytes.len() as u64).saturating_sub(content.seen.len() as u64);
         if capacity.is_some_and(|capacity| held + grows > capacity) {
             // As a real disk does: what fitted is there.
-            let half = bytes[..bytes.len() / 2].to_vec();
-            let fits = content.seen.len().saturating_sub(position as usize).min(half.len());
-            put(&mut content.seen, position as usize, &half[..fits]);
-            content
-                .pending
-                .push(Pending::Write { position: position as usize, bytes: half[..fits].to_vec() });
+            let over = held + grows - capacity.unwrap_or(0);
+            let fits = bytes.len() - (over as usize).min(bytes.len());
+            let bytes = bytes[..fits].to_vec();
+            put(&mut content.seen, position as usize, &bytes);
+            content.pending.push(Pending::Write { position: position as usize, bytes });
             return Err(io::ErrorKind::StorageFull.into());
         }
         put(&mut content.seen, position as usize, &bytes);
         content.pending.push(Pending::Write { position: position as usize, bytes });
         Ok(())
+    }
+
+    fn takes_blocks(&self) -> bool {
+        true
+    }
+
+    fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        let places = [bytes.as_ptr() as usize, bytes.len(), position as usize];
+        let aligned = places.iter().all(|place| place.is_multiple_of(BLOCK_BYTES));
+        assert!(aligned, "whole blocks go around the page cache: {places:?}");
+        self.write_at(&mut [io::IoSlice::new(bytes)], position)
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
