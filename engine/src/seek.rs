@@ -328,18 +328,24 @@ impl Engine {
     /// A stored batch cannot be read.
     pub fn latest_by_user_time(&self, view: &View) -> Result<Option<Found>, EngineError> {
         let (start, end) = (view.start(), view.end());
-        let Some(piece) = view.partition.log.latest_by_user_time(start, end) else {
+        let log = &view.partition.log;
+        if start >= end {
             return Ok(None);
-        };
-        let mut best: Option<(Offset, UserTime)> = None;
-        for (offset, time) in self.times(&piece)? {
-            let inside = offset >= start && offset < end;
-            if inside && best.is_none_or(|(_, largest)| time > largest) {
-                best = Some((offset, time));
+        }
+        // A view may begin and end inside of a batch: there only the records can tell.
+        let edges = [start, Offset(end.0 - 1)].map(|offset| log.piece_at(offset));
+        let mut best: Option<Found> = None;
+        for piece in edges.into_iter().flatten().chain(log.latest_by_user_time(start, end)) {
+            for (offset, time) in self.times(&piece)? {
+                let better = best.is_none_or(|best| {
+                    time > best.time || (time == best.time && offset < best.offset)
+                });
+                if offset >= start && offset < end && better {
+                    best = Some(Found { offset, time, epoch: piece.entry.epoch });
+                }
             }
         }
-        let epoch = piece.entry.epoch;
-        Ok(best.map(|(offset, time)| Found { offset, time, epoch }))
+        Ok(best)
     }
 
     fn times(&self, piece: &Piece) -> Result<Vec<(Offset, UserTime)>, EngineError> {

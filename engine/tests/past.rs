@@ -2,6 +2,7 @@
 
 mod rig;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Offset, SeekError, View, When};
@@ -251,4 +252,27 @@ async fn deleting_records_of_a_topic_that_was_deleted_is_refused_and_the_store_o
     assert!(rig.engine.delete_records(&topic, 0, 2).await.is_err());
     let rig = rig.restart();
     assert!(rig.engine.topic("t").is_none());
+}
+
+/// KIP-734, on views that begin and end inside of a batch too.
+#[tokio::test]
+async fn the_latest_record_by_user_time_is_exact_in_every_stretch_of_a_log() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    let all = [50, 10, 5, 80, 60, 20, 90, 70, 90];
+    for times in [&all[..2], &all[2..5], &all[5..6], &all[6..]] {
+        rig.append(&topic, 0, times).await.unwrap();
+    }
+    let partition = topic.partition(0).unwrap();
+    for from in 0..=all.len() {
+        for until in from..=all.len() {
+            let (start, end) = (Offset(from as u64), Some(Offset(until as u64)));
+            let view = View { partition: Arc::clone(partition), start, end };
+            let found = rig.engine.latest_by_user_time(&view).unwrap();
+            let most = all[from..until].iter().max();
+            let expected = most.and_then(|most| all[from..until].iter().position(|t| t == most));
+            let expected = expected.map(|position| (from + position) as u64);
+            assert_eq!(found.map(|found| found.offset.0), expected, "[{from}, {until})");
+        }
+    }
 }

@@ -250,11 +250,12 @@ impl Log {
         Some(Piece { entry: state.entries[index], data: state.data(index, &self.segments) })
     }
 
-    /// The entry with the largest user time at or after `from` and before `until`; the first of
-    /// equals.
+    /// The entry with the largest user time, among those that lie wholly in `[from, until)`; the first
+    /// of equals.
     pub fn latest_by_user_time(&self, from: Offset, until: Offset) -> Option<Piece> {
         let state = self.state.read();
-        let (first, behind) = (state.holding(from), state.holding(until));
+        let first = state.entries.partition_point(|entry| entry.base < from);
+        let behind = state.entries.partition_point(|entry| entry.end() <= until);
         let mut best: Option<usize> = None;
         for index in first..behind {
             if best.is_none_or(|best| state.entries[index].user_max > state.entries[best].user_max)
@@ -264,6 +265,14 @@ impl Log {
         }
         let index = best?;
         Some(Piece { entry: state.entries[index], data: state.data(index, &self.segments) })
+    }
+
+    /// The entry that holds `offset`, with its payload; `None` behind the end.
+    pub fn piece_at(&self, offset: Offset) -> Option<Piece> {
+        let state = self.state.read();
+        let index = state.holding(offset);
+        let entry = *state.entries.get(index)?;
+        Some(Piece { entry, data: state.data(index, &self.segments) })
     }
 
     /// The entries from the one that holds `from`, up to those that begin at `until` or later, until

@@ -183,7 +183,7 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
     );
 
     let mut latest: Option<&Known> = None;
-    for entry in known.iter().filter(|entry| entry.end > from && entry.end <= until) {
+    for entry in known.iter().filter(|entry| entry.base >= from && entry.end <= until) {
         if latest.is_none_or(|latest| entry.user_max > latest.user_max) {
             latest = Some(entry);
         }

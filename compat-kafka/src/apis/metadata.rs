@@ -13,6 +13,7 @@ use kafka_protocol::messages::{BrokerId, MetadataRequest, MetadataResponse, Topi
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use uuid::Uuid;
 
+use super::create_topics::new_topic_id;
 use crate::core::{Kafka, Readable};
 use crate::error_code::{engine_error, seek_error};
 use crate::moments::{MomentRefused, id_of};
@@ -47,9 +48,10 @@ impl Serve for MetadataRequest {
             }
         }
         for asked in self.topics.iter().flatten() {
+            // Clients that ask by id may send an empty name beside it.
             let described = match &asked.name {
-                Some(name) => words.by_name(kafka, context, name).await,
-                None => words.by_id(kafka, asked.topic_id),
+                Some(name) if asked.topic_id.is_nil() => words.by_name(kafka, context, name).await,
+                _ => words.by_id(kafka, asked.topic_id),
             };
             topics.push(described);
         }
@@ -156,7 +158,7 @@ impl Asked<'_> {
         if !creates || split_topic(name).is_some() {
             return refused(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
         }
-        let id = Uuid::new_v4().into_bytes();
+        let id = new_topic_id();
         let partitions = kafka.options.partitions;
         let created = kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
         // Somebody else may have been quicker: then it is there, which is what was asked for.

@@ -173,14 +173,17 @@ impl Journal {
             Part::Scratch { from, to } => &self.scratch[*from..*to],
             Part::Rest(rest) => &rest[..],
         });
-        let written = if self.laid_to - self.end >= BLOCKS_BYTES_MIN && file.takes_blocks() {
+        let around = self.laid_to - self.end >= BLOCKS_BYTES_MIN && file.takes_blocks();
+        let written = if around {
             self.blocks.write(&**file, slices, at)
         } else {
-            current.note_cached(self.end..self.laid_to);
             file.write_at(&mut slices.map(io::IoSlice::new).collect::<Vec<_>>(), at)
         };
         if let Err(error) = written {
             return Err(self.withdraw(error));
+        }
+        if !around {
+            current.note_cached(self.end..self.laid_to);
         }
         if durable {
             self.write_zeros_ahead(&current);
