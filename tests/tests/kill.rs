@@ -82,9 +82,13 @@ async fn read_all(client: &mut Client) -> BTreeMap<(i32, i64), String> {
     found
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn nothing_acknowledged_is_lost_and_no_cut_changes_when_the_process_is_killed_again_and_again()
  {
+    tokio::task::LocalSet::new().run_until(lives()).await;
+}
+
+async fn lives() {
     let data = Directory::new();
     let mut acknowledged: Acknowledged = Vec::new();
     let mut cuts: Vec<(Moment, String)> = Vec::new();
@@ -112,7 +116,7 @@ async fn nothing_acknowledged_is_lost_and_no_cut_changes_when_the_process_is_kil
         let mut writers = Vec::new();
         for writer in 0..WRITERS {
             let client = connect(&server).await;
-            writers.push(tokio::spawn(write(client, writer, life, Arc::clone(&stop))));
+            writers.push(tokio::task::spawn_local(write(client, writer, life, Arc::clone(&stop))));
         }
         // Cuts while it is being written to; the last one just before the end.
         for _ in 0..20 {
