@@ -276,3 +276,25 @@ async fn the_latest_record_by_user_time_is_exact_in_every_stretch_of_a_log() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_namespace_event_that_rotted_is_never_believed() {
+    let rig = Rig::new();
+    rig.topic("orders", 1).await;
+    let Rig { disk, clock, engine } = rig;
+    engine.close();
+    drop(engine);
+    let names = storage::disk::Disk::list(&disk).unwrap();
+    let journal = names.into_iter().find(|name| name.ends_with(".journal")).unwrap();
+    let bytes = disk.bytes(&journal);
+    let name = bytes.windows(6).position(|window| window == b"orders").expect("it is there");
+    disk.rot(&journal, name, 1);
+    let opened = engine::Engine::open(
+        Arc::new(disk),
+        engine::EngineOptions::default(),
+        clock as Arc<dyn hlc::WallClock>,
+        Arc::new(rig::Times),
+    );
+    let error = opened.expect_err("damage is refused").to_string();
+    assert!(error.contains("damaged") && error.contains(&journal), "{error}");
+}

@@ -50,6 +50,8 @@ pub struct Entry {
     pub user_max: UserTime,
     /// The largest user time in the log up to and with it.
     pub user_peak: UserTime,
+    /// CRC-32C of its payload.
+    pub payload_crc: u32,
     /// A leader epoch.
     pub epoch: u32,
     /// What its user says it is.
@@ -65,14 +67,14 @@ impl Entry {
     }
 
     /// The chain value that follows `previous`.
-    pub(crate) fn link(previous: u128, entry: &Entry, payload_crc: u32) -> u128 {
+    pub(crate) fn link(previous: u128, entry: &Entry) -> u128 {
         let mut bytes = [0; 48];
         bytes[..16].copy_from_slice(&previous.to_le_bytes());
         bytes[16..24].copy_from_slice(&entry.stamp.bits().to_le_bytes());
         bytes[24..32].copy_from_slice(&entry.base.0.to_le_bytes());
         bytes[32..36].copy_from_slice(&entry.count.to_le_bytes());
         bytes[36..40].copy_from_slice(&entry.length.to_le_bytes());
-        bytes[40..44].copy_from_slice(&payload_crc.to_le_bytes());
+        bytes[40..44].copy_from_slice(&entry.payload_crc.to_le_bytes());
         xxhash_rust::xxh3::xxh3_128(&bytes)
     }
 }
@@ -99,17 +101,29 @@ impl Piece {
     /// The whole payload in one piece, read from the file if need be.
     ///
     /// # Errors
-    /// The disk fails.
+    /// The disk fails, or gives other bytes than were written.
     pub fn read(&self) -> io::Result<Bytes> {
         match &self.data {
             PieceData::Memory(payload) => Ok(payload.to_bytes()),
-            PieceData::File(segment) => {
-                let mut bytes = vec![0; self.entry.length as usize];
-                segment.read_exact(&mut bytes, self.entry.position)?;
-                Ok(bytes.into())
-            }
+            PieceData::File(segment) => read_checked(segment, &self.entry),
         }
     }
+}
+
+/// The payload of `entry`, from its file.
+pub(crate) fn read_checked(segment: &Segment, entry: &Entry) -> io::Result<Bytes> {
+    let mut bytes = vec![0; entry.length as usize];
+    segment.read_exact(&mut bytes, entry.position)?;
+    if crc32c::crc32c(&bytes) != entry.payload_crc {
+        let (file, position) = (&segment.name, entry.position);
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "the journal is damaged: a payload's checksum does not match. file={file}, position={position}; `freezeframe check` says more"
+            ),
+        ));
+    }
+    Ok(bytes.into())
 }
 
 #[derive(Default)]
@@ -159,7 +173,7 @@ impl Log {
     }
 
     /// Makes an entry visible.
-    pub(crate) fn publish(&self, mut entry: Entry, payload: Option<Payload>, payload_crc: u32) {
+    pub(crate) fn publish(&self, mut entry: Entry, payload: Option<Payload>) {
         let mut state = self.state.write();
         assert!(entry.base == state.end(), "offsets are dense: {entry:?} after {:?}", state.end());
         let (mut peak, mut chain) = (entry.user_max, 0);
@@ -168,7 +182,7 @@ impl Log {
             (peak, chain) = (peak.max(last.user_peak), last.chain);
         }
         entry.user_peak = peak;
-        entry.chain = Entry::link(chain, &entry, payload_crc);
+        entry.chain = Entry::link(chain, &entry);
         state.entries.push(entry);
         if let Some(payload) = payload {
             state.recent.push_back(payload);

@@ -20,7 +20,7 @@ use crate::journal::{
     FRAME_BYTES, Frame, Journal, PAYLOAD_BYTES_MAX, RecoverError, Segment, Segments, Visit,
     WriteError, padded, settle, walk,
 };
-use crate::log::{Entry, Log, LogId, Offset};
+use crate::log::{Entry, Log, LogId, Offset, read_checked};
 use crate::tail::{Payload, Tail};
 use crate::timekeeper::{BoundError, BoundFile, Keeper, TimeError, Timekeeper};
 
@@ -201,11 +201,9 @@ impl Replayed<'_> {
     /// The whole payload.
     ///
     /// # Errors
-    /// The disk fails.
+    /// The disk fails, or gives other bytes than were written.
     pub fn payload(&self) -> io::Result<Bytes> {
-        let mut bytes = vec![0; self.entry.length as usize];
-        self.segment.read_exact(&mut bytes, self.entry.position)?;
-        Ok(bytes.into())
+        read_checked(self.segment, self.entry)
     }
 }
 
@@ -299,7 +297,7 @@ impl<S: Stage> Store<S> {
             tracing::warn!(
                 bytes = recovered.torn_bytes,
                 end = recovered.end,
-                "cut off a torn tail: writes that were never acknowledged as durable"
+                "cut off a torn tail: bytes behind everything that is known to have been synced"
             );
         }
         let found = index.logs;
@@ -310,8 +308,8 @@ impl<S: Stage> Store<S> {
             .into_iter()
             .map(|(id, entries)| {
                 let log = Log::new(id, Arc::clone(&segments));
-                for (entry, payload_crc) in entries {
-                    log.publish(entry, None, payload_crc);
+                for entry in entries {
+                    log.publish(entry, None);
                 }
                 (id, Arc::new(log))
             })
@@ -472,7 +470,7 @@ impl<S: Stage> Shared<S> {
 
 struct Index<'a, R> {
     replay: &'a mut R,
-    logs: HashMap<LogId, Vec<(Entry, u32)>>,
+    logs: HashMap<LogId, Vec<Entry>>,
 }
 
 impl<R: Replay> Visit for Index<'_, R> {
@@ -486,7 +484,7 @@ impl<R: Replay> Visit for Index<'_, R> {
         let entry = entry_of(frame, position + FRAME_BYTES as u64);
         let replayed = Replayed { log: frame.log, entry: &entry, start, segment };
         self.replay.entry(&replayed)?;
-        self.logs.entry(frame.log).or_default().push((entry, frame.payload_crc));
+        self.logs.entry(frame.log).or_default().push(entry);
         Ok(())
     }
 }
@@ -501,6 +499,7 @@ fn entry_of(frame: &Frame, position: u64) -> Entry {
         user_min: frame.user_min,
         user_max: frame.user_max,
         user_peak: frame.user_max,
+        payload_crc: frame.payload_crc,
         epoch: frame.epoch,
         kind: frame.kind,
         chain: 0,
@@ -521,7 +520,6 @@ struct Laid {
     log: Arc<Log>,
     entry: Entry,
     payload: Payload,
-    payload_crc: u32,
 }
 
 type Done<R> = (Box<dyn FnOnce(Results<R>) + Send>, Results<R>);
@@ -644,7 +642,7 @@ impl<S: Stage> Writer<S> {
         let position = self.journal.lay_out(frame, &append.payload);
         let entry = entry_of(&frame, position);
         ends.insert(append.log, entry.end());
-        laid.push(Laid { log, entry, payload: append.payload, payload_crc });
+        laid.push(Laid { log, entry, payload: append.payload });
         Ok(Appended { base, stamp, journal_end: self.journal.laid_to() })
     }
 
@@ -652,9 +650,9 @@ impl<S: Stage> Writer<S> {
         let stats = &self.shared.stats;
         let mut grown: Vec<Arc<Log>> = Vec::new();
         stats.appends.fetch_add(laid.len() as u64, Ordering::Relaxed);
-        for Laid { log, entry, payload, payload_crc } in laid {
+        for Laid { log, entry, payload } in laid {
             let bytes = payload.len();
-            log.publish(entry, Some(payload), payload_crc);
+            log.publish(entry, Some(payload));
             self.tail.admit(&log, bytes);
             if !grown.last().is_some_and(|last| Arc::ptr_eq(last, &log)) {
                 grown.push(log);

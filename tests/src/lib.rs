@@ -1,16 +1,26 @@
 //! Whole-process tests: the real binary, started, used, stopped and killed.
 //!
 //! What is here is what such tests share: a server in a process of its own, on a free port, with a
-//! data directory that outlives it.
+//! data directory that outlives it; a run of the binary from its start to its end ([`run`]); and a
+//! connection that is as impolite as a test needs ([`wire`]). Every wait has an end.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+pub mod wire;
+
+/// How long anything may take before a test calls it stuck.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The binary, built as these tests were.
 pub fn freezeframe() -> &'static Path {
@@ -63,9 +73,138 @@ impl Drop for Directory {
     }
 }
 
-/// A server in a process of its own.
+/// How a run of the binary ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it said.
+    pub stderr: String,
+}
+
+/// Runs the binary with `arguments` and `input`, to its end.
+///
+/// # Panics
+/// It does not end, or what it says is not text.
+pub fn run(arguments: &[&str], input: &str) -> Ended {
+    run_bytes(arguments, input).map_stdout(|bytes| String::from_utf8(bytes).expect("text"))
+}
+
+/// As [`run`], where what it prints need not be text.
+///
+/// # Panics
+/// It does not end.
+pub fn run_bytes(arguments: &[&str], input: &str) -> EndedBytes {
+    let mut command = Command::new(freezeframe());
+    command.args(arguments);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("FREEZEFRAME_") {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("the binary runs");
+    let (stdin, input) = (process.stdin.take(), input.to_owned());
+    // One that does not read its input closes the pipe; that is its affair.
+    std::thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(input.as_bytes())));
+    let stdout = read_all(process.stdout.take().expect("it is piped"));
+    let stderr = read_all(process.stderr.take().expect("it is piped"));
+    let status = wait(&mut process, PATIENCE).unwrap_or_else(|error| {
+        let _ = process.kill();
+        panic!("freezeframe {}: {error:#}", arguments.join(" "))
+    });
+    EndedBytes {
+        code: status.code(),
+        stdout: stdout.join().expect("it was read"),
+        stderr: String::from_utf8(stderr.join().expect("it was read")).expect("text"),
+    }
+}
+
+/// How a run of the binary ended, and the bytes that it printed.
+#[derive(Debug)]
+pub struct EndedBytes {
+    /// Its exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// What it said.
+    pub stderr: String,
+}
+
+impl EndedBytes {
+    fn map_stdout(self, text: impl FnOnce(Vec<u8>) -> String) -> Ended {
+        Ended { code: self.code, stdout: text(self.stdout), stderr: self.stderr }
+    }
+}
+
+fn read_all(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// Waits for a process to end, up to `patience`.
+///
+/// # Errors
+/// It did not.
+pub fn wait(process: &mut Child, patience: Duration) -> anyhow::Result<ExitStatus> {
+    let handle = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
+    ensure!(readable(&handle, patience)?, "the process did not end within {patience:?}");
+    Ok(process.wait()?)
+}
+
+/// Whether `from` has something to read, or has ended, before `patience` is over.
+fn readable(from: &impl AsFd, patience: Duration) -> anyhow::Result<bool> {
+    let patience = patience.try_into().context("a patience that fits")?;
+    Ok(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&patience))? == 1)
+}
+
+/// The resident memory of a process in bytes, as the kernel tells it.
+///
+/// # Panics
+/// There is no such process.
+pub fn resident_bytes(pid: u32) -> u64 {
+    memory(pid, "VmRSS:")
+}
+
+/// The most that [`resident_bytes`] has been.
+///
+/// # Panics
+/// There is no such process.
+pub fn resident_bytes_peak(pid: u32) -> u64 {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it has memory");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib << 10
+}
+
+/// Asks an admin port; the status and the body of its answer.
+///
+/// # Errors
+/// It does not answer.
+pub fn get(http: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
+    let mut stream = TcpStream::connect(http)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("a head and a body")?;
+    let status = head.split(' ').nth(1).context("a status")?.parse()?;
+    Ok((status, body.to_owned()))
+}
+
+/// A server in a process of its own. What it says is shown if the test fails.
 pub struct Server {
     process: Child,
+    said: Arc<Mutex<Vec<u8>>>,
     /// Where it serves Kafka's clients.
     pub kafka: SocketAddr,
     /// Where it serves its admin port.
@@ -90,6 +229,10 @@ impl Server {
             .spawn()
             .context("start the server")?;
         let stdout = process.stdout.take().context("its output")?;
+        if !readable(&stdout, PATIENCE)? {
+            process.kill()?;
+            bail!("the server neither says that it is ready nor ends");
+        }
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).context("read its output")?;
         let address = |name: &str| {
@@ -104,15 +247,22 @@ impl Server {
             bail!("the server did not start ({status}): {line}{said}");
         };
         // What it logs must not fill the pipe.
-        if let Some(mut stderr) = process.stderr.take() {
-            std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::stderr()));
+        let said = Arc::new(Mutex::new(Vec::new()));
+        if let Some(stderr) = process.stderr.take() {
+            let said = Arc::clone(&said);
+            std::thread::spawn(move || listen(stderr, &said));
         }
-        Ok(Server { process, kafka, http })
+        Ok(Server { process, said, kafka, http })
     }
 
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Whether it is still the process that was started, and alive.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
     }
 
     /// Kills it as a crash of the process would: it gets no chance to tidy up.
@@ -128,11 +278,17 @@ impl Server {
     /// Asks it to stop, and waits until it has.
     ///
     /// # Errors
-    /// It cannot be signalled.
+    /// It cannot be signalled, or does not stop.
     pub fn stop(mut self) -> anyhow::Result<ExitStatus> {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-        Ok(self.process.wait()?)
+        kill_process(Pid::from_child(&self.process), Signal::TERM)?;
+        wait(&mut self.process, PATIENCE)
+    }
+}
+
+fn listen(mut stderr: impl Read, said: &Mutex<Vec<u8>>) {
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = stderr.read(&mut bytes) {
+        said.lock().expect("nobody panics with it").extend_from_slice(&bytes[..count]);
     }
 }
 
@@ -140,5 +296,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if std::thread::panicking()
+            && let Ok(said) = self.said.lock()
+        {
+            eprintln!("the server said:\n{}", String::from_utf8_lossy(&said));
+        }
     }
 }

@@ -39,7 +39,7 @@ async fn write(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let partition = (round as i32 + writer as i32) % PARTITIONS;
+        let partition = (round + writer as i32) % PARTITIONS;
         let value = format!("{life}/{writer}/{round}");
         let mut batch = BatchBuilder::new(Codec::None);
         batch.record(1_700_000_000_000, None, Some(value.as_bytes()), &[]);

@@ -1,0 +1,215 @@
+//! A connection without manners: it sends what a test gives it, and reads what comes.
+//!
+//! Beside it are the few requests that tests of the wire share, of and with stock Kafka's fields.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{
+    CreateTopicsRequest, FetchRequest, ListOffsetsRequest, ProduceRequest, RequestHeader,
+    ResponseHeader, TopicName,
+};
+use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
+
+use crate::PATIENCE;
+
+/// The correlation id of every request.
+const CORRELATION: i32 = 7;
+
+/// A connection.
+pub struct Wire(TcpStream);
+
+/// A request's frame, its length in front.
+///
+/// # Panics
+/// The request cannot be said in this version.
+pub fn frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
+    let mut body = BytesMut::new();
+    RequestHeader::default()
+        .with_request_api_key(R::KEY)
+        .with_request_api_version(version)
+        .with_correlation_id(CORRELATION)
+        .with_client_id(Some(StrBytes::from_static_str("test")))
+        .encode(&mut body, R::header_version(version))
+        .and_then(|()| request.encode(&mut body, version))
+        .expect("a request of this version");
+    framed(&body)
+}
+
+/// `body` behind its length.
+pub fn framed(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as i32).to_be_bytes(), body].concat()
+}
+
+impl Wire {
+    /// Connects.
+    ///
+    /// # Panics
+    /// Nobody listens there.
+    pub fn connect(address: SocketAddr) -> Wire {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("somebody listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a limit can be set");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a limit can be set");
+        stream.set_nodelay(true).expect("it can be set");
+        Wire(stream)
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// The server has ended the connection.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    /// Says that no more will be sent.
+    pub fn end(&self) {
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
+
+    /// The next frame, without its length.
+    ///
+    /// # Errors
+    /// None comes.
+    pub fn receive(&mut self) -> io::Result<Bytes> {
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length)?;
+        let mut bytes = vec![0; u32::from_be_bytes(length) as usize];
+        self.0.read_exact(&mut bytes)?;
+        Ok(bytes.into())
+    }
+
+    /// The answer to a request.
+    ///
+    /// # Errors
+    /// None comes, or it does not read.
+    pub fn answer<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
+        let mut bytes = self.receive()?;
+        let header = ResponseHeader::decode(&mut bytes, R::Response::header_version(version))
+            .map_err(io::Error::other)?;
+        assert_eq!(header.correlation_id, CORRELATION, "answers name their requests");
+        let response = R::Response::decode(&mut bytes, version).map_err(io::Error::other)?;
+        assert!(bytes.is_empty(), "{} bytes after the answer", bytes.len());
+        Ok(response)
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// None comes, or it does not read.
+    pub fn ask<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
+        self.send(&frame(version, request))?;
+        self.answer::<R>(version)
+    }
+
+    /// What the server says before it ends the connection.
+    ///
+    /// # Panics
+    /// It does not end it.
+    pub fn last_words(&mut self) -> Vec<u8> {
+        let (mut words, mut bytes) = (Vec::new(), [0; 4096]);
+        loop {
+            match self.0.read(&mut bytes) {
+                Ok(0) => return words,
+                Ok(count) => words.extend_from_slice(&bytes[..count]),
+                // What we sent and it did not read makes its end a reset.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return words,
+                Err(error) => panic!("the server does not end the connection: {error}"),
+            }
+        }
+    }
+
+    /// Makes a topic.
+    ///
+    /// # Panics
+    /// It is not made.
+    pub fn create(&mut self, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
+        let configs = configs.iter().map(|(name, value)| {
+            CreatableTopicConfig::default().with_name(string(name)).with_value(Some(string(value)))
+        });
+        let topic = CreatableTopic::default()
+            .with_name(name(topic))
+            .with_num_partitions(partitions)
+            .with_replication_factor(1)
+            .with_configs(configs.collect());
+        let request = CreateTopicsRequest::default().with_topics(vec![topic]);
+        let made = self.ask(5, &request).expect("an answer");
+        assert_eq!(made.topics[0].error_code, 0, "{:?}", made.topics[0].error_message);
+    }
+
+    /// Produces one batch, or what should be one: the error's code, and its offset.
+    ///
+    /// # Panics
+    /// No answer comes.
+    pub fn produce(&mut self, topic: &str, partition: i32, records: &Bytes) -> (i16, i64) {
+        let answer = self.ask(9, &produce(topic, partition, records)).expect("an answer");
+        let answer = &answer.responses[0].partition_responses[0];
+        (answer.error_code, answer.base_offset)
+    }
+
+    /// Fetches from `offset` on without waiting: the error's code, the end, and the batches.
+    ///
+    /// # Panics
+    /// No answer comes.
+    pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> (i16, i64, Bytes) {
+        let request = fetch(topic, partition, offset, Duration::ZERO);
+        let answer = self.ask(12, &request).expect("an answer");
+        let answer = answer.responses[0].partitions[0].clone();
+        (answer.error_code, answer.high_watermark, answer.records.unwrap_or_default())
+    }
+
+    /// The offset of the first record at or after a time, or −1; and the error's code.
+    ///
+    /// # Panics
+    /// No answer comes.
+    pub fn offset_at(&mut self, topic: &str, partition: i32, time_ms: i64) -> (i16, i64) {
+        let answer = self.ask(6, &list_offsets(topic, partition, time_ms)).expect("an answer");
+        let answer = &answer.topics[0].partitions[0];
+        (answer.error_code, answer.offset)
+    }
+}
+
+fn string(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// A topic's name, as the codec has it.
+pub fn name(text: &str) -> TopicName {
+    TopicName(string(text))
+}
+
+/// A request to produce, acknowledged once it is on disk.
+pub fn produce(topic: &str, partition: i32, records: &Bytes) -> ProduceRequest {
+    let data =
+        PartitionProduceData::default().with_index(partition).with_records(Some(records.clone()));
+    let topic = TopicProduceData::default().with_name(name(topic)).with_partition_data(vec![data]);
+    ProduceRequest::default().with_acks(-1).with_timeout_ms(10_000).with_topic_data(vec![topic])
+}
+
+/// A request to fetch that waits for one byte.
+pub fn fetch(topic: &str, partition: i32, offset: i64, wait: Duration) -> FetchRequest {
+    let partition = FetchPartition::default()
+        .with_partition(partition)
+        .with_fetch_offset(offset)
+        .with_partition_max_bytes(8 << 20);
+    let topic = FetchTopic::default().with_topic(name(topic)).with_partitions(vec![partition]);
+    FetchRequest::default()
+        .with_max_wait_ms(wait.as_millis() as i32)
+        .with_min_bytes(1)
+        .with_max_bytes(32 << 20)
+        .with_topics(vec![topic])
+}
+
+/// A request for the first offset at or after a time.
+pub fn list_offsets(topic: &str, partition: i32, time_ms: i64) -> ListOffsetsRequest {
+    let partition =
+        ListOffsetsPartition::default().with_partition_index(partition).with_timestamp(time_ms);
+    let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![topic])
+}
