@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cat, check, completions, consume, cut, demo, groups, ls, produce, serve, topics};
+use crate::commands::{
+    cat, check, completions, consume, cut, demo, groups, ls, produce, serve, topics,
+};
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
 #[derive(Debug, Parser)]

@@ -79,32 +79,28 @@ pub struct Ended {
     /// Its exit code; `None` after a signal.
     pub code: Option<i32>,
     /// What it printed.
-    pub stdout: String,
+    pub bytes: Vec<u8>,
     /// What it said.
     pub stderr: String,
+}
+
+impl Ended {
+    /// What it printed, as text.
+    ///
+    /// # Panics
+    /// It is none.
+    pub fn stdout(&self) -> &str {
+        std::str::from_utf8(&self.bytes).expect("it prints text")
+    }
 }
 
 /// Runs the binary with `arguments` and `input`, to its end.
 ///
 /// # Panics
-/// It does not end, or what it says is not text.
-pub fn run(arguments: &[&str], input: &str) -> Ended {
-    run_bytes(arguments, input).map_stdout(|bytes| String::from_utf8(bytes).expect("text"))
-}
-
-/// As [`run`], where what it prints need not be text.
-///
-/// # Panics
 /// It does not end.
-pub fn run_bytes(arguments: &[&str], input: &str) -> EndedBytes {
+pub fn run(arguments: &[&str], input: &str) -> Ended {
     let mut command = Command::new(freezeframe());
-    command.args(arguments);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("FREEZEFRAME_") {
-            command.env_remove(name);
-        }
-    }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("the binary runs");
     let (stdin, input) = (process.stdin.take(), input.to_owned());
     // One that does not read its input closes the pipe; that is its affair.
@@ -115,27 +111,10 @@ pub fn run_bytes(arguments: &[&str], input: &str) -> EndedBytes {
         let _ = process.kill();
         panic!("freezeframe {}: {error:#}", arguments.join(" "))
     });
-    EndedBytes {
+    Ended {
         code: status.code(),
-        stdout: stdout.join().expect("it was read"),
-        stderr: String::from_utf8(stderr.join().expect("it was read")).expect("text"),
-    }
-}
-
-/// How a run of the binary ended, and the bytes that it printed.
-#[derive(Debug)]
-pub struct EndedBytes {
-    /// Its exit code; `None` after a signal.
-    pub code: Option<i32>,
-    /// What it printed.
-    pub stdout: Vec<u8>,
-    /// What it said.
-    pub stderr: String,
-}
-
-impl EndedBytes {
-    fn map_stdout(self, text: impl FnOnce(Vec<u8>) -> String) -> Ended {
-        Ended { code: self.code, stdout: text(self.stdout), stderr: self.stderr }
+        bytes: stdout.join().expect("it was read"),
+        stderr: String::from_utf8_lossy(&stderr.join().expect("it was read")).into_owned(),
     }
 }
 

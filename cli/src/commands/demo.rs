@@ -76,7 +76,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         (None, None) => unreachable!("one of the two is there"),
     };
     let server = Server::start(&directory, &args.kafka)?;
-    println!("Freezeframe serves Kafka clients on {} (data in {})", server.kafka, directory.display());
+    println!(
+        "Freezeframe serves Kafka clients on {} (data in {})",
+        server.kafka,
+        directory.display()
+    );
 
     let stock = ClientBuilder::new(vec![server.kafka.clone()]).build().await?;
     let mut ours = OurClient::connect(&server.kafka, Options::default()).await?;
@@ -86,7 +90,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     show(&stock, &mut ours, &moments).await?;
     repeat(&mut ours, &moments).await?;
     println!();
-    println!("Try it yourself while a server runs (freezeframe demo --stay, or freezeframe serve):");
+    println!(
+        "Try it yourself while a server runs (freezeframe demo --stay, or freezeframe serve):"
+    );
     println!("  freezeframe cut --bootstrap {} --at s{} --json", server.kafka, moments[1]);
     println!("  freezeframe cat --bootstrap {} {TOPIC}/0@s{} | head -3", server.kafka, moments[0]);
     println!("  freezeframe topics --bootstrap {} --at \"1 minute ago\"", server.kafka);
@@ -150,8 +156,7 @@ async fn next_millisecond() -> u64 {
 async fn partitions(stock: &Client, topic: &str) -> anyhow::Result<Vec<Arc<PartitionClient>>> {
     let mut partitions = Vec::new();
     for index in 0..PARTITIONS {
-        let partition =
-            stock.partition_client(topic, index, UnknownTopicHandling::Retry).await?;
+        let partition = stock.partition_client(topic, index, UnknownTopicHandling::Retry).await?;
         partitions.push(Arc::new(partition));
     }
     Ok(partitions)
@@ -159,7 +164,8 @@ async fn partitions(stock: &Client, topic: &str) -> anyhow::Result<Vec<Arc<Parti
 
 /// What the stock client sees at each moment.
 async fn show(stock: &Client, ours: &mut OurClient, moments: &[u64]) -> anyhow::Result<()> {
-    let mut table = Table::new(&["moment", "ends", "events", "strongest so far", "hash of the cut"]);
+    let mut table =
+        Table::new(&["moment", "ends", "events", "strongest so far", "hash of the cut"]);
     for ms in moments {
         let (mut ends, mut count) = (Vec::new(), 0);
         let mut strongest: Option<Quake> = None;
