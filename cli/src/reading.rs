@@ -153,7 +153,7 @@ impl Source {
         };
         let topics = [path.topic.clone()];
         let doing = format!("read {} at {}", path.topic, at.ask);
-        match client.cut(&moment, Some(&topics), When::Refuse, PATIENCE).await {
+        match client.cut(&moment, Some(&topics), When::Wait, PATIENCE).await {
             Err(reason @ (ClientError::History(_) | ClientError::NotFreezeframe { .. })) => {
                 anyhow::Error::new(reason).context(doing)
             }

@@ -25,12 +25,15 @@ use crate::answer::Chunk;
 use crate::core::Kafka;
 use crate::extension;
 use crate::file_run::FileRun;
+use crate::frame_memory::{FrameBuffer, LARGE_BYTES_MIN};
 use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, header, route};
 use crate::{apis, routes};
 
-/// What is read at once while frames are small, and the part of a frame that is free of the budget.
+/// What is read at once while frames are small.
 const READ_BYTES: usize = 64 << 10;
+/// How much more of the budget a large frame takes at once, in KiB.
+const STEP_UNITS: u32 = 1 << 10;
 /// Up to here a frame's buffer is made in one piece when the frame begins; the memory is touched
 /// only as bytes arrive.
 const WHOLE_BYTES_MAX: usize = 2 << 20;
@@ -159,9 +162,19 @@ struct Frame {
 }
 
 /// Takes frames off a socket. Every await can be given up and taken up again.
+#[derive(Default)]
 struct Reader {
     buffer: BytesMut,
+    /// The large frame that is arriving, if one is.
+    large: Option<Large>,
     share: Option<OwnedSemaphorePermit>,
+}
+
+/// A frame that is read into memory of its own.
+struct Large {
+    memory: FrameBuffer,
+    filled: usize,
+    length: usize,
 }
 
 impl Reader {
@@ -172,31 +185,61 @@ impl Reader {
         stream: &TcpStream,
     ) -> Result<Option<Frame>, ConnectionError> {
         loop {
-            let missing = match self.announced(kafka)? {
-                Some(length) if self.buffer.len() >= 4 + length => {
-                    self.buffer.advance(4);
-                    let bytes = self.buffer.split_to(length).freeze();
-                    return Ok(Some(Frame { bytes, share: self.share.take() }));
-                }
-                Some(length) => 4 + length - self.buffer.len(),
-                None => READ_BYTES,
-            };
-            self.make_room(kafka, missing).await?;
-            let idle = self.buffer.is_empty();
+            if let Some(bytes) = self.whole(kafka)? {
+                return Ok(Some(Frame { bytes, share: self.share.take() }));
+            }
+            self.make_room(kafka).await?;
+            let idle = self.large.is_none() && self.buffer.is_empty();
             let limit = if idle { kafka.options.idle_max } else { STALL_MAX };
             match tokio::time::timeout(limit, stream.readable()).await {
                 Ok(ready) => ready?,
                 Err(_) if idle => return Ok(None),
                 Err(_) => return Err(ConnectionError::Stalled),
             }
-            match stream.try_read_buf(&mut self.buffer) {
-                Ok(0) if self.buffer.is_empty() => return Ok(None),
+            let read = match &mut self.large {
+                Some(large) => {
+                    let room = large.memory.as_mut_slice();
+                    let until = room.len().min(large.length);
+                    stream.try_read(&mut room[large.filled..until])
+                }
+                None => stream.try_read_buf(&mut self.buffer),
+            };
+            match read {
+                Ok(0) if idle => return Ok(None),
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(_) => {}
+                Ok(count) => {
+                    if let Some(large) = &mut self.large {
+                        large.filled += count;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// The frame at the front, if all of it is here. Begins a large one.
+    fn whole(&mut self, kafka: &Kafka) -> Result<Option<Bytes>, ConnectionError> {
+        if let Some(large) = self.large.take_if(|large| large.filled == large.length) {
+            return Ok(Some(large.memory.share(large.length)));
+        }
+        if self.large.is_some() {
+            return Ok(None);
+        }
+        let Some(length) = self.announced(kafka)? else { return Ok(None) };
+        if self.buffer.len() >= 4 + length {
+            self.buffer.advance(4);
+            return Ok(Some(self.buffer.split_to(length).freeze()));
+        }
+        if length >= LARGE_BYTES_MIN {
+            self.buffer.advance(4);
+            let mut memory = kafka.frames.take(length.min(WHOLE_BYTES_MAX));
+            let filled = self.buffer.len();
+            memory.as_mut_slice()[..filled].copy_from_slice(&self.buffer);
+            self.buffer.clear();
+            self.large = Some(Large { memory, filled, length });
+        }
+        Ok(None)
     }
 
     /// The length that the frame at the front announces, if that much of it is here.
@@ -210,17 +253,25 @@ impl Reader {
         }
     }
 
-    /// Room in the buffer for more of a frame that misses `missing` bytes.
-    async fn make_room(&mut self, kafka: &Kafka, missing: usize) -> Result<(), ConnectionError> {
-        if self.buffer.capacity() > self.buffer.len() {
+    /// Room for more of what is arriving. What a frame takes beyond a small one comes out of the
+    /// budget, as its bytes arrive.
+    async fn make_room(&mut self, kafka: &Kafka) -> Result<(), ConnectionError> {
+        let Some(large) = &self.large else {
+            if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
+                self.buffer.reserve(READ_BYTES);
+            }
             return Ok(());
-        }
-        // Large frames double as they arrive: what is reserved is at most what has come, and more.
-        let more = missing.min(WHOLE_BYTES_MAX.max(self.buffer.len())).max(1);
-        let more = if missing < READ_BYTES { READ_BYTES } else { more };
-        if more > READ_BYTES {
-            let units = (more >> 10) as u32;
-            let budget = Arc::clone(&kafka.arriving).acquire_many_owned(units);
+        };
+        let held = large.filled.min(large.memory.as_ref().len());
+        let full = large.filled == large.memory.as_ref().len();
+        // What has arrived is doubled at most.
+        let wanted = if full { large.length.min(2 * held) } else { held };
+        let units = (wanted.max(LARGE_BYTES_MIN) >> 10) as u32;
+        let have = self.share.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u32;
+        if units > have {
+            // A step at a time, so that the budget is not asked for every few bytes.
+            let step = (units - have).max(STEP_UNITS);
+            let budget = Arc::clone(&kafka.arriving).acquire_many_owned(step);
             let share = match tokio::time::timeout(STALL_MAX, budget).await {
                 Ok(Ok(share)) => share,
                 _ => return Err(ConnectionError::NoRoom),
@@ -230,7 +281,12 @@ impl Reader {
                 none => *none = Some(share),
             }
         }
-        self.buffer.reserve(more);
+        if let Some(large) = self.large.as_mut().filter(|_| full) {
+            let mut memory = kafka.frames.take(wanted);
+            memory.as_mut_slice()[..large.filled]
+                .copy_from_slice(&large.memory.as_ref()[..large.filled]);
+            large.memory = memory;
+        }
         Ok(())
     }
 }
@@ -254,7 +310,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         let local = stream.local_addr()?;
         let connection = Connection { kafka, stream, peer, local };
-        let mut reader = Reader { buffer: BytesMut::new(), share: None };
+        let mut reader = Reader::default();
         let mut in_flight = InFlight::new();
         let mut waiting: Option<(Context, Frame, Bytes)> = None;
         // What is in flight are produce requests, which others of their kind may join.

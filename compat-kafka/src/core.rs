@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::file_run::Buffers;
 use crate::format::KafkaFormat;
+use crate::frame_memory::FrameMemory;
 use crate::group_log::EngineGroupLog;
 use crate::groups::{Coordinator, Options as GroupOptions};
 use crate::metrics::Metrics;
@@ -102,6 +103,8 @@ pub struct Kafka {
     pub(crate) arriving: Arc<Semaphore>,
     /// Memory for what is read from the journal's files.
     pub(crate) buffers: Buffers,
+    /// Memory for large requests.
+    pub(crate) frames: FrameMemory,
     bound: OnceLock<SocketAddr>,
     metrics: Metrics,
 }
@@ -157,6 +160,7 @@ impl Kafka {
             format: KafkaFormat { unpacked_bytes_max: options.unpacked_bytes_max },
             arriving: Arc::new(Semaphore::new((options.requests_bytes_max >> 10).max(1))),
             buffers: Buffers::default(),
+            frames: FrameMemory::default(),
             bound: OnceLock::new(),
             metrics: Metrics::default(),
             options,

@@ -13,6 +13,7 @@ mod error_code;
 mod extension;
 mod file_run;
 mod format;
+mod frame_memory;
 mod group_log;
 pub mod groups;
 mod guard;

@@ -12,7 +12,8 @@ fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
 }
 
 async fn offsets_at(rig: &Rig, cut: Cut) -> Vec<(String, u32, i64)> {
-    let (_, _, offsets) = rig.engine.offsets_at(Some("g"), cut, When::Refuse).await.unwrap();
+    let asked = rig.engine.offsets_at(Some("g"), cut, When::Refuse);
+    let (_, _, offsets) = asked.await.expect("the moment can be read");
     offsets.into_iter().map(|held| (held.topic, held.partition, held.committed.offset)).collect()
 }
 

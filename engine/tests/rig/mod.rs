@@ -1,7 +1,13 @@
 //! An engine on a disk in memory and a clock that moves when it is told to, with batches that are
 //! just lists of times.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::new_without_default,
+    reason = "each test file uses its part"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,0 +1,116 @@
+//! Memory for large frames, used again and again.
+//!
+//! A large produce request lives on as the newest part of its log: its buffer comes back only when
+//! the log's tail lets it go. To give it to the allocator then, and to take as much anew for the
+//! next request, would have the kernel clear and map the same pages for ever.
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+/// Buffers from this size on come from here.
+pub(crate) const LARGE_BYTES_MIN: usize = 128 << 10;
+/// No buffer that is longer is kept.
+const KEPT_BYTES_EACH: usize = 2 << 20;
+/// How much is kept for later, all buffers together.
+const KEPT_BYTES: usize = 32 << 20;
+
+#[derive(Default)]
+struct Kept {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// The buffers that wait for their next use.
+#[derive(Clone, Default)]
+pub(crate) struct FrameMemory(Arc<Mutex<Kept>>);
+
+impl FrameMemory {
+    /// A buffer of `length` bytes or more, of any content.
+    pub(crate) fn take(&self, length: usize) -> FrameBuffer {
+        let mut kept = self.0.lock();
+        // Mostly all are of one size; the newest is the warmest.
+        let fits = kept.buffers.iter().rposition(|buffer| buffer.len() >= length);
+        let bytes = match fits {
+            Some(index) => {
+                let buffer = kept.buffers.swap_remove(index);
+                kept.bytes -= buffer.len();
+                buffer
+            }
+            None => {
+                drop(kept);
+                // Untouched pages of a new buffer cost nothing until bytes arrive in them.
+                vec![0; length.next_multiple_of(64 << 10)]
+            }
+        };
+        FrameBuffer { bytes, home: Arc::downgrade(&self.0) }
+    }
+}
+
+/// A buffer that goes back where it came from.
+pub(crate) struct FrameBuffer {
+    bytes: Vec<u8>,
+    home: Weak<Mutex<Kept>>,
+}
+
+impl FrameBuffer {
+    /// All of it, to be filled.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Its first `length` bytes, to be shared; it goes back when the last share is gone.
+    pub(crate) fn share(self, length: usize) -> Bytes {
+        Bytes::from_owner(self).slice(..length)
+    }
+}
+
+impl AsRef<[u8]> for FrameBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for FrameBuffer {
+    fn drop(&mut self) {
+        let Some(home) = self.home.upgrade() else { return };
+        let mut kept = home.lock();
+        let length = self.bytes.len();
+        if length <= KEPT_BYTES_EACH && kept.bytes + length <= KEPT_BYTES {
+            kept.bytes += length;
+            kept.buffers.push(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_comes_back_when_its_last_share_is_gone_and_not_before() {
+        let memory = FrameMemory::default();
+        let mut buffer = memory.take(LARGE_BYTES_MIN);
+        buffer.as_mut_slice()[0] = 7;
+        let bytes = buffer.share(10);
+        let part = bytes.slice(..1);
+        drop(bytes);
+        assert_eq!(memory.0.lock().bytes, 0, "a part is still in use");
+        assert_eq!(part[0], 7);
+        drop(part);
+        assert_eq!(memory.0.lock().bytes, LARGE_BYTES_MIN);
+        assert_eq!(memory.take(LARGE_BYTES_MIN).bytes[0], 7, "it is the same one");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let memory = FrameMemory::default();
+        let buffers: Vec<FrameBuffer> = (0..64).map(|_| memory.take(1 << 20)).collect();
+        drop(buffers);
+        drop(memory.take(3 << 20));
+        let kept = memory.0.lock();
+        assert_eq!(kept.bytes, KEPT_BYTES);
+        assert!(kept.buffers.iter().all(|buffer| buffer.len() <= KEPT_BYTES_EACH));
+    }
+}
