@@ -3,8 +3,8 @@
 //! This crate knows Kafka's wire format and its rules. It knows no files and no disks; every read of
 //! the past goes through `engine::seek`. No type of `kafka-protocol` leaves it.
 //!
-//! A request's way: [`conn`] takes a frame off the socket, [`routes`] finds its API and version,
-//! checks that its counts can be true ([`guard`]), decodes it, and a file of [`apis`] serves it.
+//! A request's way: `conn` takes a frame off the socket, `routes` finds its API and version,
+//! checks that its counts can be true (`guard`), decodes it, and a file of `apis` serves it.
 mod answer;
 mod apis;
 mod conn;

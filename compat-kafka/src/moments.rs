@@ -59,8 +59,10 @@ impl Moments {
             return Ok(None);
         }
         let Some((topic, ask)) = split_topic(name) else { return Ok(None) };
-        if let Some(view) = self.0.lock().by_name.get(name) {
-            return Ok(Some(Arc::clone(view)));
+        let remembered = self.0.lock().by_name.get(name).cloned();
+        if let Some(view) = remembered {
+            view.check_kept()?;
+            return Ok(Some(view));
         }
         let view = Arc::new(engine.view(topic, ask?, when).await?);
         self.remember(name, &view);

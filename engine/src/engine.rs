@@ -132,6 +132,10 @@ impl Replay for Rebuild {
                 let place = Applied { position: entry.position, stamp: entry.stamp };
                 self.applied_found |= self.applied == Some(place);
                 self.last = entry.stamp;
+                let seen = self.applied.is_some_and(|applied| entry.position <= applied.position);
+                if entry.kind == KIND_CATALOG && seen {
+                    return Ok(());
+                }
                 let payload = replayed.payload()?;
                 let event = Event::decode(&payload).map_err(std::io::Error::other)?;
                 self.events.push((event, entry.stamp, entry.position));
@@ -618,13 +622,14 @@ fn replay_events(
     rebuild: Rebuild,
 ) -> Result<(), String> {
     let logs = store.log_source();
-    let mut seen = rebuild.applied;
+    let (mut seen, mut events) = (rebuild.applied, rebuild.events);
     if seen.is_some() && !rebuild.applied_found {
         tracing::warn!("the catalog knows of entries that the journal has not; it is rebuilt");
         shared.groups.catalog().clear().map_err(|error| error.to_string())?;
         seen = None;
+        events = all_events(&store.log(NAMESPACE_LOG))?;
     }
-    for (event, stamp, position) in &rebuild.events {
+    for (event, stamp, position) in &events {
         let deleted = match event {
             Event::TopicDeleted { id } => {
                 shared.namespace.read().topic_by_id(id).map(|topic| Arc::clone(&topic.name))
@@ -641,6 +646,21 @@ fn replay_events(
         }
     }
     Ok(())
+}
+
+/// Every event of the namespace, with its stamp and position.
+fn all_events(log: &storage::Log) -> Result<Vec<(Event, Hlc, u64)>, String> {
+    const AT_ONCE: usize = 1 << 20;
+    let (mut events, end) = (Vec::new(), log.end());
+    let mut next = Offset(0);
+    while next < end {
+        for piece in log.read(next, end, AT_ONCE) {
+            let payload = piece.read().map_err(|error| error.to_string())?;
+            events.push((Event::decode(&payload)?, piece.entry.stamp, piece.entry.position));
+            next = piece.entry.end();
+        }
+    }
+    Ok(events)
 }
 
 impl Drop for Engine {

@@ -151,6 +151,32 @@ pub struct TopicView {
     pub partitions: Vec<View>,
 }
 
+impl TopicView {
+    /// Whether everything that belongs to the view is still kept. Asked anew at each use: records may
+    /// be given up after a view was made.
+    ///
+    /// # Errors
+    /// [`SeekError::BeforeHistory`].
+    pub fn check_kept(&self) -> Result<(), SeekError> {
+        let mut lost = Vec::new();
+        for view in &self.partitions {
+            let given_up = view.partition.start();
+            let needed = match self.ask {
+                Ask::At(_) => view.end(),
+                Ask::Window(..) => view.start,
+            };
+            if needed < given_up {
+                lost.push(Lost {
+                    topic: Arc::clone(&self.topic.name),
+                    partition: view.partition.index,
+                    earliest: earliest(&view.partition.log, given_up),
+                });
+            }
+        }
+        if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
+    }
+}
+
 /// A record found by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -220,41 +246,35 @@ impl Engine {
     /// # Errors
     /// [`SeekError`].
     pub async fn view(&self, name: &str, ask: Ask, when: When) -> Result<TopicView, SeekError> {
-        let (first, last) = match ask {
+        let (first, mut last) = match ask {
             Ask::At(moment) => (None, moment),
             Ask::Window(first, last) => (Some(first), last),
         };
+        // A window is seen as known at one moment: the later of those that its ends name.
+        if let (Some(Moment::User { known: Some(earlier), .. }), Moment::User { known, .. }) =
+            (first, &mut last)
+        {
+            *known = Some(known.map_or(earlier, |known| known.max(earlier)));
+        }
         let (last, known) = self.settle_moment(last, when).await?;
         let topic = self.shared.namespace.read().topic_at(name, known);
         let topic = topic.ok_or_else(|| SeekError::NoTopic { topic: name.to_owned(), ask })?;
         let mut partitions = Vec::with_capacity(topic.partitions.len());
-        let mut lost = Vec::new();
         for partition in &topic.partitions {
             let end = self.end_at(partition, last, known)?;
             let start = match first {
                 Some(first) => self.end_at(partition, first, known)?.min(end),
                 None => Offset(0),
             };
-            let view = View { partition: Arc::clone(partition), start, end: Some(end) };
-            let given_up = partition.start();
-            let needed = if first.is_some() { start } else { end };
-            if needed < given_up {
-                lost.push(Lost {
-                    topic: Arc::clone(&topic.name),
-                    partition: partition.index,
-                    earliest: earliest(&partition.log, given_up),
-                });
-            }
-            partitions.push(view);
-        }
-        if !lost.is_empty() {
-            return Err(SeekError::BeforeHistory { lost });
+            partitions.push(View { partition: Arc::clone(partition), start, end: Some(end) });
         }
         let ask = match first {
             Some(first) => Ask::Window(first, last),
             None => Ask::At(last),
         };
-        Ok(TopicView { topic, ask, partitions })
+        let view = TopicView { topic, ask, partitions };
+        view.check_kept()?;
+        Ok(view)
     }
 
     /// Settles a moment; the moment made absolute, and the cut of system time that bounds it.

@@ -298,3 +298,34 @@ async fn a_namespace_event_that_rotted_is_never_believed() {
     let error = opened.expect_err("damage is refused").to_string();
     assert!(error.contains("damaged") && error.contains(&journal), "{error}");
 }
+
+#[tokio::test]
+async fn a_view_that_was_whole_says_so_when_its_records_are_given_up_later() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1, 2]).await.unwrap();
+    rig.pass(10);
+    let view = rig.engine.view("t", Ask::At(Moment::Sys(rig.now())), NOW).await.unwrap();
+    assert!(view.check_kept().is_ok());
+    rig.append(&topic, 0, &[3, 4]).await.unwrap();
+    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    assert!(matches!(view.check_kept(), Err(SeekError::BeforeHistory { .. })));
+}
+
+#[tokio::test]
+async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[100]).await.unwrap();
+    rig.pass(10);
+    let early = rig.now();
+    rig.append(&topic, 0, &[200]).await.unwrap();
+    rig.pass(10);
+    let late = rig.now();
+    let at = |ms, known| Moment::User { before: UserTime(ms), known };
+    for (first, second) in [(Some(late), Some(early)), (Some(late), None), (None, Some(late))] {
+        let ask = Ask::window(at(50, first), at(500, second)).unwrap();
+        let view = rig.engine.view("t", ask, NOW).await.unwrap();
+        assert_eq!(view.partitions[0].end(), Offset(2), "{ask}");
+    }
+}

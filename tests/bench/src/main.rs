@@ -53,7 +53,7 @@ Examples:
     freezeframe-bench latency --rate 1000 --size 100 --seconds 20 --acks all
   From the command to the first answer, from an empty directory, five times:
     freezeframe-bench startup --prepare 'rm -rf /tmp/data' --rounds 5 \\
-        --command 'freezeframe serve --data /tmp/data'
+        --command 'freezeframe serve --data-dir /tmp/data'
   The usual matrix, as lines of JSON:
     freezeframe-bench sweep --bytes 512MiB --json
   Ours beside Apache Kafka, in turn:

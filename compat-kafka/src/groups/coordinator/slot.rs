@@ -78,7 +78,7 @@ impl Inner {
             let (state, generation) = stands;
             let members = self.group.member_count();
             let reason = self.group.reason();
-            tracing::info!(group = id, %state, generation, members, reason, "group moved on");
+            tracing::debug!(group = id, %state, generation, members, reason, "group moved on");
         }
     }
 
