@@ -1,0 +1,264 @@
+//! The binary as a stranger meets it: what its commands print, with what code they end, and whether
+//! what they say when something is wrong says what to do.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tests::{Directory, Ended, PATIENCE, Server, run};
+
+/// A server, and the command line of somebody who uses it.
+struct Shell {
+    bootstrap: String,
+    _server: Server,
+    _data: Directory,
+}
+
+impl Shell {
+    fn new() -> Shell {
+        let data = Directory::new();
+        let server = Server::start(data.path(), &[]).expect("it starts");
+        Shell { bootstrap: server.kafka.to_string(), _server: server, _data: data }
+    }
+
+    fn run(&self, arguments: &[&str], input: &str) -> Ended {
+        run(&[&["--bootstrap", &self.bootstrap], arguments].concat(), input)
+    }
+
+    /// What a command that works prints.
+    fn prints(&self, arguments: &[&str]) -> String {
+        self.takes(arguments, "")
+    }
+
+    fn takes(&self, arguments: &[&str], input: &str) -> String {
+        let ended = self.run(arguments, input);
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
+        ended.stdout().to_owned()
+    }
+
+    /// A command that fails with `code`, prints nothing, and says all of `words`.
+    fn fails(&self, arguments: &[&str], code: i32, words: &[&str]) {
+        let ended = self.run(arguments, "a line\n");
+        must_fail(&ended, code, words);
+    }
+
+    /// The moment up to which the server can answer.
+    fn now(&self) -> String {
+        let cut = self.prints(&["cut", "--at", "now", "--when", "frontier", "--json"]);
+        json(&cut)["at"].as_str().expect("a moment").to_owned()
+    }
+}
+
+fn must_fail(ended: &Ended, code: i32, words: &[&str]) {
+    assert_eq!((ended.code, ended.stdout()), (Some(code), ""), "{}", ended.stderr);
+    for word in words {
+        assert!(ended.stderr.contains(word), "it does not say {word:?}: {}", ended.stderr);
+    }
+    assert!(ended.stderr.starts_with("error:"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+}
+
+fn json(text: &str) -> Value {
+    assert_eq!(text.matches('\n').count(), 1, "one line: {text}");
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[test]
+fn lines_go_in_and_come_out_also_as_of_a_moment_and_in_every_format() {
+    let shell = Shell::new();
+    shell.prints(&["topics", "create", "orders"]);
+    assert_eq!(shell.takes(&["produce", "orders"], "one\ntwo\n"), "");
+    let then = shell.now();
+    assert_eq!(shell.takes(&["produce", "orders", "--compression", "zstd"], "three\nfour"), "");
+    assert_eq!(shell.prints(&["cat", "orders"]), "one\ntwo\nthree\nfour\n");
+    assert_eq!(shell.prints(&["cat", "orders/0"]), "one\ntwo\nthree\nfour\n");
+    assert_eq!(shell.prints(&["cat", &format!("orders@{then}")]), "one\ntwo\n");
+    assert_eq!(shell.prints(&["cat", "orders", "--at", &then]), "one\ntwo\n");
+    let now = shell.now();
+    assert_eq!(shell.prints(&["cat", &format!("orders@{then}..{now}")]), "three\nfour\n");
+    let lines = shell.prints(&["cat", &format!("orders@{then}"), "--format", "jsonl"]);
+    let records: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(records.len(), 2);
+    for (offset, (record, value)) in records.iter().zip(["one", "two"]).enumerate() {
+        assert_eq!(record["topic"], "orders");
+        assert_eq!((&record["partition"], &record["offset"]), (&0.into(), &offset.into()));
+        assert_eq!((&record["key"], &record["value"]), (&Value::Null, &value.into()));
+        assert!(record["timestamp"].as_i64().expect("a time") > 1_700_000_000_000);
+    }
+    // What is printed can be produced again, and is the same but for its place.
+    shell.prints(&["topics", "create", "copy"]);
+    shell.takes(&["produce", "copy", "--json"], &lines);
+    let copied = shell.prints(&["cat", "copy", "--format", "jsonl"]);
+    assert_eq!(copied.replace(r#""topic":"copy""#, r#""topic":"orders""#), lines);
+    let raw = shell.run(&["cat", &format!("orders/0@{then}"), "--format", "raw"], "");
+    let headers: Vec<_> = kafka_records::Batches::new(&raw.bytes)
+        .map(|batch| batch.expect("a whole batch").0)
+        .collect();
+    assert_eq!(headers.iter().map(|header| header.record_count).sum::<i32>(), 2);
+    let last = headers.last().expect("a batch").last_offset();
+    assert_eq!((raw.code, last), (Some(0), 1));
+}
+
+#[test]
+fn a_moment_of_user_time_gives_the_exact_set() {
+    let shell = Shell::new();
+    shell.prints(&["topics", "create", "t"]);
+    let lines = [(300, "c"), (100, "a"), (400, "d"), (200, "b")]
+        .map(|(time, value)| format!("{{\"timestamp\":{time},\"value\":\"{value}\"}}\n"));
+    shell.takes(&["produce", "t", "--json"], &lines.concat());
+    assert_eq!(shell.prints(&["cat", "t@u300"]), "a\nb\n");
+    assert_eq!(shell.prints(&["cat", "t@u200..u400"]), "c\nb\n");
+    // The moment that it says it answered for gives the same for ever.
+    let ended = shell.run(&["cat", "t@u401"], "");
+    assert_eq!((ended.code, ended.stdout()), (Some(0), "c\na\nd\nb\n"));
+    let pinned = ended.stderr.split_whitespace().find(|word| word.starts_with("u401@s"));
+    let pinned = pinned.expect("it says for which moment").trim_end_matches(';');
+    shell.takes(&["produce", "t", "--json"], "{\"timestamp\":1,\"value\":\"late\"}\n");
+    assert_eq!(shell.prints(&["cat", &format!("t@{pinned}")]), "c\na\nd\nb\n");
+    assert_eq!(shell.prints(&["cat", "t@u401"]), "c\na\nd\nb\nlate\n");
+    shell.fails(&["cat", "t@u300", "--format", "raw"], 2, &["raw"]);
+}
+
+#[test]
+fn ls_and_topics_show_what_there_is_and_what_there_was() {
+    let shell = Shell::new();
+    assert_eq!(shell.prints(&["ls", "--json"]), "");
+    shell.prints(&["topics", "create", "a", "--partitions", "2"]);
+    shell.takes(&["produce", "a", "--partition", "1"], "x\ny\nz\n");
+    let then = shell.now();
+    shell.takes(&["produce", "a", "--partition", "1"], "later\n");
+    shell.prints(&["topics", "create", "b"]);
+    assert_eq!(shell.prints(&["ls"]), "a\t2\nb\t1\n");
+    assert_eq!(
+        shell.prints(&["ls", "--json"]),
+        "{\"topic\":\"a\",\"partitions\":2}\n{\"topic\":\"b\",\"partitions\":1}\n"
+    );
+    assert_eq!(shell.prints(&["ls", "--at", &then]), "a\t2\n");
+    let listed = shell.prints(&["ls", &format!("a@{then}"), "--json"]);
+    let ends: Vec<Value> = listed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["end"].clone())
+        .collect();
+    assert_eq!(ends, [Value::from(0), Value::from(3)]);
+    let one: Value = serde_json::from_str(&shell.prints(&["ls", "a/1", "--json"])).expect("JSON");
+    assert_eq!((&one["start"], &one["end"]), (&0.into(), &4.into()));
+    shell.prints(&["topics", "delete", "a"]);
+    assert_eq!(shell.prints(&["ls"]), "b\t1\n");
+    let topics = shell.prints(&["topics", "list", "--at", &then]);
+    let names: Vec<_> = topics.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert_eq!(names, ["a"]);
+    assert_eq!(shell.prints(&["cat", &format!("a@{then}")]), "x\ny\nz\n");
+}
+
+#[test]
+fn a_cut_as_json_has_exactly_its_keys_and_the_same_hash_whenever_it_is_asked_for() {
+    let shell = Shell::new();
+    shell.prints(&["topics", "create", "t", "--partitions", "3"]);
+    shell.takes(&["produce", "t"], "x\ny\n");
+    let then = shell.now();
+    let first = json(&shell.prints(&["cut", "--at", &then, "--json"]));
+    let mut keys: Vec<&str> =
+        first.as_object().expect("an object").keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["at", "durable", "frontier", "hash", "partitions", "skew_ms"]);
+    assert_eq!((&first["at"], &first["durable"]), (&then.as_str().into(), &true.into()));
+    assert!(first["skew_ms"].is_u64() && first["frontier"].is_string(), "{first}");
+    let hash = first["hash"].as_str().expect("text");
+    assert!(hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hash}");
+    let partitions = first["partitions"].as_array().expect("an array");
+    assert_eq!(partitions.len(), 3);
+    for held in partitions {
+        let mut keys: Vec<&str> =
+            held.as_object().expect("an object").keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["end", "partition", "start", "topic"]);
+    }
+    let ends: i64 = partitions.iter().filter_map(|held| held["end"].as_i64()).sum();
+    assert_eq!(ends, 2);
+    shell.takes(&["produce", "t"], "later\n");
+    shell.prints(&["topics", "create", "other"]);
+    let again = json(&shell.prints(&["cut", "--at", &then, "--json"]));
+    assert_eq!((&again["hash"], &again["partitions"]), (&first["hash"], &first["partitions"]));
+    let now = json(&shell.prints(&["cut", "--at", "now", "--json"]));
+    assert_ne!(now["hash"], first["hash"]);
+    let table = shell.prints(&["cut", "--at", &then]);
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(table.lines().all(|line| line.split('\t').count() == 4), "{table}");
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_cat_quietly() {
+    let shell = Shell::new();
+    shell.prints(&["topics", "create", "t"]);
+    let lines: String = (0..200_000).map(|line| format!("line {line} of many\n")).collect();
+    shell.takes(&["produce", "t"], &lines);
+    let mut cat = Command::new(tests::freezeframe())
+        .args(["--bootstrap", &shell.bootstrap, "cat", "t"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut line = String::new();
+    // As `head -1` does: one line, and then the pipe is closed.
+    let mut head = BufReader::new(cat.stdout.take().expect("it is piped"));
+    head.read_line(&mut line).expect("a line");
+    drop(head);
+    assert_eq!(line, "line 0 of many\n");
+    let status = tests::wait(&mut cat, PATIENCE).expect("it ends");
+    let mut said = String::new();
+    cat.stderr.take().expect("it is piped").read_to_string(&mut said).expect("text");
+    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+    assert_eq!(shell.prints(&["cat", "t"]).len(), lines.len(), "and without a head it is whole");
+}
+
+#[test]
+fn a_server_that_is_not_there_or_is_no_server_is_told_apart_and_what_to_do() {
+    let nobody = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.local_addr().expect("an address").to_string()
+    };
+    for command in [&["ls"][..], &["cat", "t"], &["cut", "--at", "now"], &["produce", "t"]] {
+        let ended = run(&[&["--bootstrap", &nobody], command].concat(), "x\n");
+        assert_eq!((ended.code, ended.stdout()), (Some(1), ""));
+        for word in [&nobody, "connection refused", "freezeframe serve"] {
+            assert!(ended.stderr.contains(word), "it does not say {word:?}: {}", ended.stderr);
+        }
+    }
+    let ended = run(&["--bootstrap", "not an address", "ls"], "");
+    must_fail(&ended, 1, &["HOST:PORT"]);
+    // An HTTP server answers, and not as Kafka does.
+    let data = Directory::new();
+    let server = Server::start(data.path(), &[]).expect("it starts");
+    let ended = run(&["--bootstrap", &server.http.to_string(), "ls"], "");
+    must_fail(&ended, 1, &[&server.http.to_string()]);
+}
+
+#[test]
+fn what_is_not_there_and_what_does_not_read_is_named_and_has_its_exit_code() {
+    let shell = Shell::new();
+    shell.prints(&["topics", "create", "t"]);
+    shell.takes(&["produce", "t"], "x\n");
+    shell.fails(&["cat", "nowhere"], 1, &["there is no topic nowhere"]);
+    shell.fails(&["produce", "nowhere"], 1, &["there is no topic nowhere"]);
+    shell.fails(&["ls", "nowhere"], 1, &["there is no topic nowhere"]);
+    shell.fails(&["topics", "delete", "nowhere"], 1, &["there is no topic nowhere"]);
+    shell.fails(&["cat", "t/7"], 1, &["no partition 7", "it has 1"]);
+    shell.fails(&["topics", "create", "t"], 1, &["TopicAlreadyExists"]);
+    shell.fails(&["cat", "t@s1"], 1, &["there was no such topic at that moment"]);
+    shell.fails(&["cut", "--at", "s1", "--topic", "t"], 1, &["no such topic at that moment"]);
+    shell.fails(&["cat", "t@s9999999999999"], 1, &["the moment lies in the future"]);
+    shell.fails(&["cut", "--at", "s9999999999999"], 1, &["the moment lies in the future"]);
+    // A command line that does not read: 2, and how it would.
+    shell.fails(&["cat", "t@nonsense"], 2, &["time=nonsense", "milliseconds since 1970"]);
+    shell.fails(&["cut", "--at", "soon"], 2, &["soon"]);
+    shell.fails(&["cut", "--at", "s1..s2"], 2, &["one moment"]);
+    shell.fails(&["cat", "t@s5..s4"], 2, &["empty"]);
+    shell.fails(&["cat", "../etc/passwd"], 2, &["../etc/passwd"]);
+    shell.fails(&["cat", "t@s5", "--at", "s6"], 2, &["twice"]);
+    shell.fails(&["cut"], 2, &["--at"]);
+    shell.fails(&["no-such-command"], 2, &["no-such-command"]);
+    assert_eq!(shell.prints(&["ls"]), "t\t1\n", "nothing was made on the way");
+}

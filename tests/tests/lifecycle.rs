@@ -1,0 +1,480 @@
+//! A server's life as its operator sees it: what it says, when it refuses to start, how it ends, and
+//! what of its clients' state the next life still knows.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::{
+    DescribeConfigsRequest, GroupId, InitProducerIdRequest, JoinGroupRequest, MetadataRequest,
+    OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+};
+use kafka_protocol::protocol::StrBytes;
+use kafka_records::{BatchBuilder, Codec};
+use tests::wire::{Wire, fetch, frame, name};
+use tests::{Directory, Ended, PATIENCE, Server, get, run};
+
+const TIME_MS: i64 = 1_700_000_000_000;
+const MEMBER_ID_REQUIRED: i16 = 79;
+const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
+
+fn batch(value: &str) -> Bytes {
+    BatchBuilder::new(Codec::None).record(TIME_MS, None, Some(value.as_bytes()), &[]).build()
+}
+
+/// Runs a server that is not to start.
+fn serve(data: &Path, arguments: &[&str]) -> Ended {
+    let data = data.to_str().expect("a path that is text");
+    let given = ["serve", "--data-dir", data, "--kafka", "127.0.0.1:0", "--zookeeper", "off"];
+    run(&[&given[..], arguments].concat(), "")
+}
+
+/// It did not start, and said why in words that hold all of `words`.
+fn must_be_refused(ended: &Ended, words: &[&str]) {
+    assert_eq!((ended.code, ended.stdout()), (Some(1), ""), "{}", ended.stderr);
+    for word in words {
+        assert!(ended.stderr.contains(word), "it does not say {word:?}: {}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+}
+
+/// Every file below a directory, and what is in it.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).expect("it can be listed") {
+            let path = entry.expect("it can be listed").path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                found.insert(path.clone(), fs::read(&path).expect("it can be read"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_ready_line_is_all_that_standard_output_ever_holds() {
+    let data = Directory::new();
+    let mut process = Command::new(tests::freezeframe())
+        .args(["serve", "--kafka", "127.0.0.1:0", "--zookeeper", "off", "--http", "127.0.0.1:0"])
+        .arg("--data-dir")
+        .arg(data.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut stdout = BufReader::new(process.stdout.take().expect("it is piped"));
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("a line");
+    let words: Vec<&str> = line.trim_end_matches('\n').split(' ').collect();
+    let ["ready", kafka, "zookeeper=off", http] = words[..] else { panic!("{line:?}") };
+    let address = |text: &str, name: &str| -> SocketAddr {
+        let address = text.strip_prefix(name).expect("its name").parse().expect("HOST:PORT");
+        assert_eq!(format!("{name}{address}"), text);
+        address
+    };
+    let (kafka, http) = (address(kafka, "kafka="), address(http, "http="));
+    let mut wire = Wire::connect(kafka);
+    wire.create("t", 1, &[]);
+    assert_eq!(wire.produce("t", 0, &batch("a")), (0, 0));
+    assert_eq!(get(http, "/readyz").expect("an answer").0, 200);
+    let pid = rustix::process::Pid::from_child(&process);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
+    assert_eq!(tests::wait(&mut process, PATIENCE).expect("it ends").code(), Some(0));
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).expect("its end");
+    assert_eq!(rest, "");
+}
+
+/// Joins a group, alone.
+fn join(wire: &mut Wire, group: &str) -> (String, i32) {
+    let group_id = GroupId(StrBytes::from_string(group.to_owned()));
+    let protocol = JoinGroupRequestProtocol::default()
+        .with_name(StrBytes::from_static_str("range"))
+        .with_metadata(Bytes::from_static(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    let request = JoinGroupRequest::default()
+        .with_group_id(group_id.clone())
+        .with_session_timeout_ms(30_000)
+        .with_rebalance_timeout_ms(60_000)
+        .with_protocol_type(StrBytes::from_static_str("consumer"))
+        .with_protocols(vec![protocol]);
+    let told = wire.ask(5, &request).expect("an answer");
+    assert_eq!(told.error_code, MEMBER_ID_REQUIRED);
+    let joined = wire.ask(5, &request.with_member_id(told.member_id)).expect("an answer");
+    assert_eq!(joined.error_code, 0);
+    let request = SyncGroupRequest::default()
+        .with_group_id(group_id)
+        .with_generation_id(joined.generation_id)
+        .with_member_id(joined.member_id.clone());
+    assert_eq!(wire.ask(3, &request).expect("an answer").error_code, 0);
+    (joined.member_id.to_string(), joined.generation_id)
+}
+
+/// Waits until the server has counted `count` requests of an API.
+fn wait_for_requests(http: SocketAddr, api: &str, count: u64) {
+    let begun = Instant::now();
+    loop {
+        let (_, metrics) = get(http, "/metrics").expect("an answer");
+        let name = format!("freezeframe_requests_total{{api=\"{api}\"}} ");
+        let told = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok());
+        if told.is_some_and(|told| told >= count) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "no {count} requests of {api} in:\n{metrics}");
+    }
+}
+
+#[test]
+fn sigterm_ends_it_at_once_if_nobody_waits_for_an_answer() {
+    let data = Directory::new();
+    let server = Server::start(data.path(), &[]).expect("it starts");
+    let mut idle: Vec<Wire> = (0..50).map(|_| Wire::connect(server.kafka)).collect();
+    idle[0].create("t", 1, &[]);
+    join(&mut idle[1], "g");
+    for wire in &mut idle[2..] {
+        assert_eq!(wire.produce("t", 0, &batch("a")).0, 0);
+    }
+    let begun = Instant::now();
+    assert_eq!(server.stop().expect("it stops").code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
+    for wire in &mut idle {
+        assert!(wire.last_words().is_empty());
+    }
+}
+
+#[test]
+fn sigterm_ends_it_with_0_and_soon_although_clients_wait_and_are_in_groups() {
+    let data = Directory::new();
+    let server = Server::start(data.path(), &[]).expect("it starts");
+    let mut idle = Wire::connect(server.kafka);
+    idle.create("t", 1, &[]);
+    let mut member = Wire::connect(server.kafka);
+    join(&mut member, "g");
+    let mut polls = Wire::connect(server.kafka);
+    let poll = frame(12, &fetch("t", 0, 0, Duration::from_secs(30)));
+    polls.send(&poll).expect("it can be sent");
+    wait_for_requests(server.http, "Fetch", 1);
+    // Waits for the member above to join again.
+    let mut joins = Wire::connect(server.kafka);
+    let http = server.http;
+    let joining = std::thread::spawn(move || {
+        let group_id = GroupId(StrBytes::from_static_str("g"));
+        let protocol =
+            JoinGroupRequestProtocol::default().with_name(StrBytes::from_static_str("range"));
+        let request = JoinGroupRequest::default()
+            .with_group_id(group_id)
+            .with_session_timeout_ms(30_000)
+            .with_rebalance_timeout_ms(60_000)
+            .with_protocol_type(StrBytes::from_static_str("consumer"))
+            .with_protocols(vec![protocol]);
+        // Before version 4 a member need not call twice.
+        let _ = joins.ask(3, &request);
+    });
+    wait_for_requests(http, "JoinGroup", 3);
+    let begun = Instant::now();
+    let status = server.stop().expect("it stops");
+    let took = begun.elapsed();
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(7), "it took {took:?}");
+    assert!(idle.last_words().is_empty());
+    joining.join().expect("it was answered, or its connection ended");
+    let server = Server::start(data.path(), &[]).expect("it starts again");
+    assert_eq!(Wire::connect(server.kafka).produce("t", 0, &batch("a")), (0, 0));
+}
+
+#[test]
+fn a_data_directory_that_is_in_use_names_who_uses_it() {
+    let data = Directory::new();
+    let mut server = Server::start(data.path(), &[]).expect("it starts");
+    let ended = serve(data.path(), &[]);
+    must_be_refused(&ended, &["in use", &format!("pid={}", server.pid()), "--data-dir"]);
+    let check = run(&["check", data.path().to_str().expect("text")], "");
+    must_be_refused(&check, &["in use", &format!("pid={}", server.pid())]);
+    assert!(server.is_running());
+    assert_eq!(get(server.http, "/readyz").expect("an answer").0, 200);
+}
+
+#[test]
+fn directories_of_another_version_or_of_somebody_else_are_left_as_they_are() {
+    let other = Directory::new();
+    drop(Server::start(other.path(), &[]).expect("it starts"));
+    let identity = other.path().join("FREEZEFRAME");
+    let text = fs::read_to_string(&identity).expect("it says what it is");
+    fs::write(&identity, text.replace("format 1", "format 2")).expect("it can be written");
+    let before = contents(&other.path().join("journal"));
+    must_be_refused(&serve(other.path(), &[]), &["format 2", "format 1", "FREEZEFRAME"][..2]);
+    assert_eq!(contents(&other.path().join("journal")), before);
+
+    let foreign = Directory::new();
+    fs::write(foreign.path().join("thesis.txt"), "three years of work").expect("it can be written");
+    let before = contents(foreign.path());
+    must_be_refused(&serve(foreign.path(), &[]), &["not empty", "no freezeframe data directory"]);
+    assert_eq!(contents(foreign.path()), before);
+
+    let file = foreign.path().join("thesis.txt");
+    must_be_refused(&serve(&file, &[]), &["thesis.txt"]);
+    assert_eq!(contents(foreign.path()), before);
+}
+
+#[test]
+fn a_port_that_is_taken_says_which_and_how_to_choose_another() {
+    let data = Directory::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    for option in ["--kafka", "--http"] {
+        let given = ["serve", "--data-dir", data.path().to_str().expect("text")];
+        let other = if option == "--kafka" { "--http" } else { "--kafka" };
+        let ended = run(&[&given[..], &[option, &address, other, "127.0.0.1:0"]].concat(), "");
+        must_be_refused(&ended, &["the port is taken", &address, option]);
+    }
+}
+
+#[test]
+fn all_that_is_wrong_with_a_configuration_is_said_at_once() {
+    let data = Directory::new();
+    let file = data.path().join("freezeframe.toml");
+    fs::write(&file, "[storage]\ntail-bites = \"64MiB\"\n[kafka]\n\"num.partitions\" = \"many\"\n")
+        .expect("it can be written");
+    let file = file.to_str().expect("text");
+    let home = data.path().join("data");
+    let ended = serve(
+        &home,
+        &["--config", file, "--set", "log.retention.hours=-7", "--set", "num.partitons=3"],
+    );
+    let words = [
+        "4 problems",
+        "freezeframe.toml:2",
+        "tail-bytes",
+        "freezeframe.toml:4",
+        "many",
+        "--set log.retention.hours",
+        "num.partitions",
+    ];
+    must_be_refused(&ended, &words);
+    let ended = serve(&home, &["--set", "no.such.setting=1"]);
+    must_be_refused(&ended, &["no.such.setting"]);
+    let ended = serve(&home, &["--set", "ssl.keystore.location=/etc/keys"]);
+    must_be_refused(&ended, &["neither encryption nor authentication"]);
+    assert!(!home.exists(), "nothing was made");
+}
+
+/// A data directory whose journal holds a topic and ten records, closed in order.
+fn with_records() -> Directory {
+    let data = Directory::new();
+    let server = Server::start(data.path(), &[]).expect("it starts");
+    let mut wire = Wire::connect(server.kafka);
+    wire.create("t", 1, &[]);
+    for index in 0..10 {
+        assert_eq!(wire.produce("t", 0, &batch(&format!("value {index}"))), (0, index));
+    }
+    assert_eq!(server.stop().expect("it stops").code(), Some(0));
+    data
+}
+
+/// The first file of a journal, and its bytes.
+fn journal_file(data: &Directory) -> (PathBuf, Vec<u8>) {
+    contents(&data.path().join("journal")).into_iter().next().expect("a journal has a file")
+}
+
+fn place_of(haystack: &[u8], needle: &[u8]) -> usize {
+    haystack.windows(needle.len()).position(|window| window == needle).expect("it is there")
+}
+
+/// A server refuses to start and leaves the journal as it is. (The catalog is derived from it, and
+/// its library tidies up whenever it is opened.)
+fn must_refuse_damage(data: &Directory, file: &Path) {
+    let before = contents(&data.path().join("journal"));
+    let file = file.file_name().and_then(|name| name.to_str()).expect("text");
+    let words = ["damaged", file, "position=", "nothing was changed", "backup"];
+    must_be_refused(&serve(data.path(), &[]), &words);
+    assert_eq!(contents(&data.path().join("journal")), before, "nothing was changed");
+    let check = run(&["check", data.path().to_str().expect("text")], "");
+    assert_eq!(check.code, Some(1), "{}", check.stderr);
+    assert!(check.stdout().contains("position"), "{}", check.stdout());
+    assert_eq!(contents(&data.path().join("journal")), before, "check changes nothing");
+}
+
+#[test]
+fn damage_to_what_was_acknowledged_is_reported_and_nothing_is_changed() {
+    let data = with_records();
+    let (file, good) = journal_file(&data);
+    // The header of the frame that holds the fifth record, and that of the whole file.
+    let payload = place_of(&good, b"value 4");
+    let header = good[..payload].windows(4).rposition(|word| word == b"FFJ1").expect("a frame");
+    for at in [header, header + 5, header + 30, 0, 20] {
+        let mut bad = good.clone();
+        bad[at] ^= 0x40;
+        fs::write(&file, &bad).expect("it can be written");
+        must_refuse_damage(&data, &file);
+    }
+    fs::write(&file, &good[..header + 10]).expect("it can be written");
+    must_refuse_damage(&data, &file);
+    fs::write(&file, &good).expect("it can be written");
+    let server = Server::start(data.path(), &[]).expect("whole again, it starts");
+    assert_eq!(Wire::connect(server.kafka).fetch("t", 0, 0).1, 10);
+}
+
+#[test]
+fn a_flipped_byte_of_a_record_is_found_by_check() {
+    let data = with_records();
+    let directory = data.path().to_str().expect("text");
+    let check = run(&["check", directory], "");
+    assert_eq!(check.code, Some(0), "{}", check.stderr);
+    let check = run(&["check", directory, "--json"], "");
+    let report: serde_json::Value = serde_json::from_str(check.stdout()).expect("JSON");
+    assert_eq!(
+        (check.code, &report["healthy"], &report["clean"]),
+        (Some(0), &true.into(), &true.into())
+    );
+    let (file, mut bytes) = journal_file(&data);
+    let at = place_of(&bytes, b"value 4");
+    bytes[at] ^= 1;
+    fs::write(&file, &bytes).expect("it can be written");
+    let check = run(&["check", directory], "");
+    assert_eq!(check.code, Some(1), "{}", check.stdout());
+    assert!(check.stdout().contains("problem: "), "{}", check.stdout());
+    let check = run(&["check", directory, "--json"], "");
+    let report: serde_json::Value = serde_json::from_str(check.stdout()).expect("JSON");
+    assert_eq!((check.code, &report["healthy"]), (Some(1), &false.into()), "{report}");
+}
+
+#[test]
+fn check_of_what_is_no_data_directory_says_so() {
+    let empty = Directory::new();
+    let check = run(&["check", empty.path().to_str().expect("text")], "");
+    must_be_refused(&check, &["no freezeframe data directory"]);
+    assert!(contents(empty.path()).is_empty(), "nothing was made");
+    let check = run(&["check", "/no/such/directory"], "");
+    must_be_refused(&check, &["/no/such/directory"]);
+}
+
+fn commit(wire: &mut Wire, group: &str, offset: i64) {
+    let partition = OffsetCommitRequestPartition::default()
+        .with_committed_offset(offset)
+        .with_committed_metadata(Some(StrBytes::from_static_str("noted")));
+    let topic =
+        OffsetCommitRequestTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let request = OffsetCommitRequest::default()
+        .with_group_id(GroupId(StrBytes::from_string(group.to_owned())))
+        .with_topics(vec![topic]);
+    let answer = wire.ask(8, &request).expect("an answer");
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+}
+
+fn committed(wire: &mut Wire, group: &str) -> Vec<(i32, i64, Option<String>)> {
+    let request = OffsetFetchRequest::default()
+        .with_group_id(GroupId(StrBytes::from_string(group.to_owned())))
+        .with_topics(None);
+    let answer = wire.ask(7, &request).expect("an answer");
+    let partitions = answer.topics.into_iter().flat_map(|topic| topic.partitions);
+    partitions
+        .map(|held| {
+            let metadata = held.metadata.map(|text| text.to_string());
+            (held.partition_index, held.committed_offset, metadata)
+        })
+        .collect()
+}
+
+fn retention(wire: &mut Wire) -> Option<String> {
+    let resource = DescribeConfigsResource::default()
+        .with_resource_type(2)
+        .with_resource_name(StrBytes::from_static_str("t"))
+        .with_configuration_keys(Some(vec![StrBytes::from_static_str("retention.ms")]));
+    let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
+    let answer = wire.ask(4, &request).expect("an answer");
+    answer.results[0].configs[0].value.as_ref().map(|value| value.to_string())
+}
+
+fn numbered(producer: (i64, i16), first: i32, count: i32) -> Bytes {
+    let mut builder = BatchBuilder::new(Codec::None);
+    builder.producer(producer.0, producer.1, first);
+    for index in first..first + count {
+        builder.record(TIME_MS, None, Some(format!("numbered {index}").as_bytes()), &[]);
+    }
+    builder.build()
+}
+
+#[test]
+fn topics_records_offsets_and_the_numbers_of_producers_outlive_stops_and_kills() {
+    let data = Directory::new();
+    let server = Server::start(data.path(), &[]).expect("it starts");
+    let mut wire = Wire::connect(server.kafka);
+    wire.create("t", 3, &[("retention.ms", "123456789")]);
+    let ask_id = InitProducerIdRequest::default().with_transactional_id(None);
+    let id = wire.ask(4, &ask_id).expect("an answer");
+    assert_eq!(id.error_code, 0);
+    let producer = (id.producer_id.0, id.producer_epoch);
+    assert_eq!(wire.produce("t", 0, &numbered(producer, 0, 3)), (0, 0));
+    assert_eq!(wire.produce("t", 0, &numbered(producer, 3, 2)), (0, 3));
+    commit(&mut wire, "g", 4);
+    let (_, _, before) = wire.fetch("t", 0, 0);
+    assert_eq!(server.stop().expect("it stops").code(), Some(0));
+
+    for life in 0..2 {
+        let server = Server::start(data.path(), &[]).expect("it starts again");
+        let mut wire = Wire::connect(server.kafka);
+        let metadata = wire.ask(12, &MetadataRequest::default().with_topics(None)).expect("topics");
+        assert_eq!((metadata.topics.len(), metadata.topics[0].partitions.len()), (1, 3));
+        assert_eq!(retention(&mut wire).as_deref(), Some("123456789"));
+        assert_eq!(wire.fetch("t", 0, 0), (0, 5, before.clone()), "byte for byte, in life {life}");
+        assert_eq!(committed(&mut wire, "g"), [(0, 4, Some("noted".to_owned()))]);
+        // The client did not hear of its last batches: it sends them again, and they are there once.
+        assert_eq!(wire.produce("t", 0, &numbered(producer, 3, 2)), (0, 3), "in life {life}");
+        assert_eq!(wire.produce("t", 0, &numbered(producer, 0, 3)), (0, 0), "in life {life}");
+        let gap = wire.produce("t", 0, &numbered(producer, 9, 1));
+        assert_eq!(gap, (OUT_OF_ORDER_SEQUENCE_NUMBER, -1), "in life {life}");
+        assert_eq!(wire.fetch("t", 0, 5).1, 5, "nothing was appended");
+        let other = wire.ask(4, &ask_id).expect("an answer");
+        assert_ne!(other.producer_id.0, producer.0, "no id is given twice");
+        server.kill().expect("it can be killed");
+    }
+    let server = Server::start(data.path(), &[]).expect("it starts after a kill");
+    let mut wire = Wire::connect(server.kafka);
+    assert_eq!(wire.produce("t", 0, &numbered(producer, 5, 1)), (0, 5), "the numbering goes on");
+    commit(&mut wire, "g", 6);
+    server.kill().expect("it can be killed");
+    let server = Server::start(data.path(), &[]).expect("it starts after a kill");
+    let mut wire = Wire::connect(server.kafka);
+    assert_eq!(committed(&mut wire, "g"), [(0, 6, Some("noted".to_owned()))]);
+    assert_eq!(wire.fetch("t", 0, 0).1, 6);
+}
+
+#[test]
+fn the_admin_port_tells_health_readiness_and_what_was_counted() {
+    let data = Directory::new();
+    let server = Server::start(data.path(), &[]).expect("it starts");
+    assert_eq!(get(server.http, "/healthz").expect("an answer"), (200, "ok\n".to_owned()));
+    assert_eq!(get(server.http, "/readyz").expect("an answer"), (200, "ok\n".to_owned()));
+    assert_eq!(get(server.http, "/nothing").expect("an answer").0, 404);
+    let mut wire = Wire::connect(server.kafka);
+    wire.create("t", 3, &[]);
+    assert_eq!(wire.produce("t", 0, &batch("a")), (0, 0));
+    let (status, metrics) = get(server.http, "/metrics").expect("an answer");
+    assert_eq!(status, 200);
+    for line in [
+        "freezeframe_ready 1",
+        "freezeframe_connections 1",
+        "freezeframe_topics 1",
+        "freezeframe_partitions 3",
+        "freezeframe_produced_records_total 1",
+        "freezeframe_fenced 0",
+        "freezeframe_requests_total{api=\"Produce\"} 1",
+    ] {
+        assert!(metrics.lines().any(|told| told == line), "no {line:?} in:\n{metrics}");
+    }
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+}
