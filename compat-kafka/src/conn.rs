@@ -43,6 +43,8 @@ const PRODUCES_MAX: usize = 256;
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// How long open requests may take to end when the service stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// The same for a request that may wait for long: a fetch at the end of a log, a join.
+const NEWS_MAX: Duration = Duration::from_millis(200);
 
 /// Accepts connections until `stop` turns true, then lets them end.
 pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
@@ -84,6 +86,12 @@ pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Re
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         connections.shutdown().await;
     }
+}
+
+/// The service stops, and what a connection still had to do has had its time.
+async fn ending(stop: &mut watch::Receiver<bool>, grace: Duration) {
+    stopping(stop).await;
+    tokio::time::sleep(grace).await;
 }
 
 async fn stopping(stop: &mut watch::Receiver<bool>) {
@@ -330,6 +338,12 @@ impl Connection {
                     continue;
                 }
             }
+            // What waits for the disk is waited for; what waits for news is not.
+            let grace = match (in_flight.is_empty() && waiting.is_none(), produces) {
+                (true, _) => Duration::ZERO,
+                (false, true) => DRAIN_MAX,
+                (false, false) => NEWS_MAX,
+            };
             tokio::select! {
                 biased;
                 Some(served) = in_flight.next(), if !in_flight.is_empty() => {
@@ -341,9 +355,7 @@ impl Connection {
                         None => return Ok(()),
                     }
                 }
-                () = stopping(&mut stop), if in_flight.is_empty() && waiting.is_none() => {
-                    return Ok(());
-                }
+                () = ending(&mut stop, grace) => return Ok(()),
             }
         }
     }

@@ -43,7 +43,7 @@ pub(crate) fn batch_error(error: &BatchError) -> ResponseError {
         BatchError::Crc { .. } | BatchError::Length { .. } | BatchError::TooShort { .. } => {
             ResponseError::CorruptMessage
         }
-        BatchError::OldMagic { .. } => ResponseError::UnsupportedForMessageFormat,
+        // Kafka 4 takes no message format but the newest, and calls any other invalid.
         _ => ResponseError::InvalidRecord,
     }
 }

@@ -370,7 +370,13 @@ impl Engine {
 
     fn times(&self, piece: &Piece) -> Result<Vec<(Offset, UserTime)>, EngineError> {
         let batch = piece.read().map_err(|error| EngineError::Disk(error.to_string().into()))?;
-        self.format.times(&batch).map_err(EngineError::Corrupt)
+        let entry = &piece.entry;
+        Ok(self.format.times(&batch).unwrap_or_else(|why| {
+            // A producer wrote it so, and no reader will see its records. What its header claims
+            // leads past it, so that one broken batch does not spoil every lookup behind it.
+            tracing::debug!(why, base = entry.base.0, "a batch cannot be looked into");
+            vec![(entry.base, entry.user_max)]
+        }))
     }
 
     /// Where the wall clock stands.

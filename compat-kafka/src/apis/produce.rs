@@ -215,6 +215,10 @@ fn take(
         .partition(data.index)
         .map_err(|error| Refused::new(engine_error(&error), error.to_string()))?;
     let records = data.records.unwrap_or_default();
+    if records.is_empty() {
+        let message = "a produce request carries a record batch for each partition";
+        return Err(Refused::new(ResponseError::InvalidRecord, message));
+    }
     let bad =
         |error: kafka_records::BatchError| Refused::new(batch_error(&error), error.to_string());
     let header = BatchHeader::parse(&records).map_err(bad)?;
