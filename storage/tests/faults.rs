@@ -345,7 +345,9 @@ fn rot_in_a_payload_below_the_bound_file_s_mark_is_found_by_a_check_and_by_whoev
     disk.rot(&segments(&disk)[0], HEADER + FRAME + 500, 1);
     assert_checked(&disk, "position=0,");
     // A start reads no such payload by itself; what is replayed here does.
-    let refused = Rig::open(&disk, options(), &clock).err().expect("nobody is given rotten bytes");
+    let Err(refused) = Rig::open(&disk, options(), &clock) else {
+        panic!("nobody is given rotten bytes");
+    };
     assert!(refused.to_string().contains(&segments(&disk)[0]), "{refused}");
 }
 
