@@ -304,6 +304,7 @@ struct Connection {
     stream: TcpStream,
     peer: SocketAddr,
     local: SocketAddr,
+    gate: Arc<tokio::sync::Mutex<()>>,
 }
 
 type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Served> + Send>>>;
@@ -317,7 +318,7 @@ impl Connection {
     ) -> Result<(), ConnectionError> {
         stream.set_nodelay(true)?;
         let local = stream.local_addr()?;
-        let connection = Connection { kafka, stream, peer, local };
+        let connection = Connection { kafka, stream, peer, local, gate: Arc::default() };
         let mut reader = Reader::default();
         let mut in_flight = InFlight::new();
         let mut waiting: Option<(Context, Frame, Bytes)> = None;
@@ -375,6 +376,7 @@ impl Connection {
             client_id: header.client_id.map(|id| id.to_string()).unwrap_or_default(),
             peer: self.peer,
             local: self.local,
+            gate: Arc::clone(&self.gate),
         };
         Ok((context, frame, body))
     }

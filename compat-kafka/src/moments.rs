@@ -65,26 +65,29 @@ impl Moments {
             return Ok(Some(view));
         }
         let view = Arc::new(engine.view(topic, ask?, when).await?);
-        self.remember(name, &view);
-        Ok(Some(view))
+        Ok(Some(self.remember(name, view)))
     }
 
     pub(crate) fn by_id(&self, id: &TopicId) -> Option<Arc<TopicView>> {
         self.0.lock().by_id.get(id).cloned()
     }
 
-    fn remember(&self, name: &str, view: &Arc<TopicView>) {
+    /// Keeps a view; whoever came first with the same question has pinned the answer.
+    fn remember(&self, name: &str, view: Arc<TopicView>) -> Arc<TopicView> {
         let mut state = self.0.lock();
-        let name: Arc<str> = name.into();
-        if state.by_name.insert(Arc::clone(&name), Arc::clone(view)).is_none() {
-            state.by_id.insert(id_of(&name), Arc::clone(view));
-            state.order.push_back(name);
+        if let Some(first) = state.by_name.get(name) {
+            return Arc::clone(first);
         }
+        let name: Arc<str> = name.into();
+        state.by_name.insert(Arc::clone(&name), Arc::clone(&view));
+        state.by_id.insert(id_of(&name), Arc::clone(&view));
+        state.order.push_back(name);
         while state.order.len() > REMEMBERED {
             if let Some(oldest) = state.order.pop_front() {
                 state.by_name.remove(&oldest);
                 state.by_id.remove(&id_of(&oldest));
             }
         }
+        view
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) peer: SocketAddr,
     /// To which address of ours.
     pub(crate) local: SocketAddr,
+    /// Held by a produce request of the connection until it has its place in the journal's queue.
+    pub(crate) gate: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A request that is served from its decoded message, and answered by one.

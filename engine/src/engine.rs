@@ -19,7 +19,7 @@ use storage::{
     Append, AppendError, Appended, Durability, LogId, Offset, OpenError, Payload, Replay, Replayed,
     Results, Stats, Store,
 };
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, oneshot};
 
 use crate::append::{Batch, Format, Note, Stager};
 use crate::config::{TopicConfig, TopicDefaults};
@@ -78,12 +78,17 @@ impl Watcher for Watch {
     }
 }
 
+/// Held from looking at the namespace until the change that follows is applied: it goes with the
+/// change, so that whoever asked for it may go away meanwhile.
+type Changing = Arc<tokio::sync::Mutex<()>>;
+
 /// What the applier needs to make an event true.
 struct Applying {
     event: Event,
     stamp: Hlc,
     position: u64,
     done: oneshot::Sender<Result<Hlc, EngineError>>,
+    changing: Option<OwnedMutexGuard<()>>,
 }
 
 pub(crate) struct Shared {
@@ -100,9 +105,9 @@ pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) format: Arc<dyn Format>,
     options: EngineOptions,
-    flight: Semaphore,
+    flight: Arc<Semaphore>,
     /// Held from looking at the namespace until the change that follows is applied.
-    changing: tokio::sync::Mutex<()>,
+    changing: Changing,
     producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     applier: Mutex<Option<mpsc::Sender<Applying>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -205,9 +210,9 @@ impl Engine {
             store,
             shared,
             format,
-            flight: Semaphore::new((options.flight_bytes_max / FLIGHT_UNIT).max(1)),
+            flight: Arc::new(Semaphore::new((options.flight_bytes_max / FLIGHT_UNIT).max(1))),
             options,
-            changing: tokio::sync::Mutex::new(()),
+            changing: Changing::default(),
             producer_ids: tokio::sync::Mutex::new(below..below),
             applier: Mutex::new(None),
             thread: Mutex::new(None),
@@ -222,9 +227,10 @@ impl Engine {
         let logs = self.store.log_source();
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
             for applying in receiver {
-                let Applying { event, stamp, position, done } = applying;
+                let Applying { event, stamp, position, done, changing } = applying;
                 let result = apply(&shared, &event, stamp, position, &*logs);
                 shared.applied.store(stamp.bits(), Ordering::Release);
+                drop(changing);
                 shared.advanced.notify_waiters();
                 // Whoever asked may have gone away; the change stays.
                 let _ = done.send(result.map(|()| stamp));
@@ -302,7 +308,7 @@ impl Engine {
         check_topic_name(name)?;
         self.check_partition_count(partitions)?;
         let config = TopicConfig::new(configs)?;
-        let _changing = self.changing.lock().await;
+        let changing = Arc::clone(&self.changing).lock_owned().await;
         if self.topic(name).is_some() {
             return Err(EngineError::TopicExists(name.to_owned()));
         }
@@ -313,7 +319,11 @@ impl Engine {
             return Ok(Arc::new(Topic { name: name.into(), id, created, config, partitions }));
         }
         let configs = config.set().clone();
-        self.change(Event::TopicCreated { name, id, first_log, partitions, configs }).await?;
+        self.change(
+            Event::TopicCreated { name, id, first_log, partitions, configs },
+            Some(changing),
+        )
+        .await?;
         Ok(self.topic_by_id(&id).expect("a topic is there once its creation is applied"))
     }
 
@@ -332,12 +342,12 @@ impl Engine {
     /// # Errors
     /// It does not exist, or the disk fails.
     pub async fn delete_topic(&self, id: TopicId) -> Result<(), EngineError> {
-        let _changing = self.changing.lock().await;
+        let changing = Arc::clone(&self.changing).lock_owned().await;
         if self.topic_by_id(&id).is_none() {
             let topic = format!("{id:02x?}");
             return Err(EngineError::UnknownPartition { topic, partition: -1 });
         }
-        self.change(Event::TopicDeleted { id }).await.map(drop)
+        self.change(Event::TopicDeleted { id }, Some(changing)).await.map(drop)
     }
 
     /// Gives a topic more partitions, `total` in all.
@@ -350,7 +360,7 @@ impl Engine {
         total: u32,
         only_validate: bool,
     ) -> Result<(), EngineError> {
-        let _changing = self.changing.lock().await;
+        let changing = Arc::clone(&self.changing).lock_owned().await;
         let topic = self.require(name)?;
         self.check_partition_count(total)?;
         let count = topic.partitions.len() as u32;
@@ -364,7 +374,7 @@ impl Engine {
             return Ok(());
         }
         let event = Event::PartitionsAdded { id: topic.id, first_log, more: total - count };
-        self.change(event).await.map(drop)
+        self.change(event, Some(changing)).await.map(drop)
     }
 
     fn require(&self, name: &str) -> Result<Arc<Topic>, EngineError> {
@@ -382,7 +392,7 @@ impl Engine {
         change: impl FnOnce(&mut BTreeMap<String, String>) -> Result<(), EngineError>,
         only_validate: bool,
     ) -> Result<(), EngineError> {
-        let _changing = self.changing.lock().await;
+        let changing = Arc::clone(&self.changing).lock_owned().await;
         let topic = self.require(name)?;
         let mut configs = topic.config.set().clone();
         change(&mut configs)?;
@@ -391,7 +401,9 @@ impl Engine {
             return Ok(());
         }
         let configs = config.set().clone();
-        self.change(Event::TopicConfigured { id: topic.id, configs }).await.map(drop)
+        self.change(Event::TopicConfigured { id: topic.id, configs }, Some(changing))
+            .await
+            .map(drop)
     }
 
     /// Gives up the records before `before`; -1 means all that there are. Returns the new start.
@@ -404,7 +416,7 @@ impl Engine {
         partition: i32,
         before: i64,
     ) -> Result<Offset, EngineError> {
-        let _changing = self.changing.lock().await;
+        let changing = Arc::clone(&self.changing).lock_owned().await;
         // It may have been deleted since it was looked up.
         let topic = self.topic_by_id(&topic.id).ok_or_else(|| EngineError::UnknownPartition {
             topic: topic.name.to_string(),
@@ -419,7 +431,7 @@ impl Engine {
         }
         if before > start {
             let (id, partition, before) = (topic.id, held.index, before.0);
-            self.change(Event::RecordsDeleted { id, partition, before }).await?;
+            self.change(Event::RecordsDeleted { id, partition, before }, Some(changing)).await?;
         }
         Ok(held.start())
     }
@@ -432,7 +444,7 @@ impl Engine {
         let mut ids = self.producer_ids.lock().await;
         if ids.is_empty() {
             let below = ids.end + PRODUCER_IDS_BLOCK;
-            self.change(Event::ProducerIdsGranted { below }).await?;
+            self.change(Event::ProducerIdsGranted { below }, None).await?;
             *ids = ids.end..below;
         }
         Ok(ids.next().expect("a block was just granted"))
@@ -449,7 +461,7 @@ impl Engine {
         group: &str,
         offsets: Vec<OffsetCommit>,
     ) -> Result<Hlc, EngineError> {
-        self.change(Event::OffsetsCommitted { group: group.to_owned(), offsets }).await
+        self.change(Event::OffsetsCommitted { group: group.to_owned(), offsets }, None).await
     }
 
     /// Removes committed offsets of a group.
@@ -461,7 +473,7 @@ impl Engine {
         group: &str,
         partitions: Vec<(String, u32)>,
     ) -> Result<Hlc, EngineError> {
-        self.change(Event::OffsetsDeleted { group: group.to_owned(), partitions }).await
+        self.change(Event::OffsetsDeleted { group: group.to_owned(), partitions }, None).await
     }
 
     /// Keeps a group's snapshot.
@@ -469,7 +481,7 @@ impl Engine {
     /// # Errors
     /// The disk fails.
     pub async fn save_group(&self, group: &str, snapshot: Vec<u8>) -> Result<Hlc, EngineError> {
-        self.change(Event::GroupSaved { group: group.to_owned(), snapshot }).await
+        self.change(Event::GroupSaved { group: group.to_owned(), snapshot }, None).await
     }
 
     /// Deletes a group and its offsets.
@@ -477,7 +489,7 @@ impl Engine {
     /// # Errors
     /// The disk fails.
     pub async fn delete_group(&self, group: &str) -> Result<Hlc, EngineError> {
-        self.change(Event::GroupDeleted { group: group.to_owned() }).await
+        self.change(Event::GroupDeleted { group: group.to_owned() }, None).await
     }
 
     /// What a group committed for a partition.
@@ -521,10 +533,21 @@ impl Engine {
         batches: Vec<(Arc<Topic>, u32, Batch)>,
         durability: Durability,
     ) -> Vec<Result<Appended, EngineError>> {
+        self.begin_append(batches, durability).await.results().await
+    }
+
+    /// Waits until there is room for batches on their way to the disk, and queues them: from then on
+    /// they come before everything that is queued later, whoever goes away.
+    pub async fn begin_append(
+        &self,
+        batches: Vec<(Arc<Topic>, u32, Batch)>,
+        durability: Durability,
+    ) -> Appending {
         let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
         let most = self.options.flight_bytes_max / FLIGHT_UNIT;
         let units = (bytes / FLIGHT_UNIT + 1).min(most.max(1)) as u32;
-        let permit = self.flight.acquire_many(units).await.expect("never closed");
+        let flight = Arc::clone(&self.flight).acquire_many_owned(units);
+        let permit = flight.await.expect("never closed");
         let count = batches.len();
         let defaults = &self.options.topic_defaults;
         let appends = batches
@@ -536,18 +559,19 @@ impl Engine {
             .collect();
         let (sender, receiver) = oneshot::channel();
         self.store.append(appends, durability, move |results: Results<EngineError>| {
+            // The room is the journal's to give back: a client that went away has not emptied it.
+            drop(permit);
             let _ = sender.send(results);
         });
-        let results = receiver.await;
-        drop(permit);
-        match results {
-            Ok(results) => results.into_iter().map(|result| result.map_err(flatten)).collect(),
-            Err(_) => vec![Err(EngineError::Stopping("it is being closed".into())); count],
-        }
+        Appending { receiver, count }
     }
 
     /// Appends an event, and waits until it is applied.
-    async fn change(&self, event: Event) -> Result<Hlc, EngineError> {
+    async fn change(
+        &self,
+        event: Event,
+        changing: Option<OwnedMutexGuard<()>>,
+    ) -> Result<Hlc, EngineError> {
         let Some(applier) = self.applier.lock().clone() else {
             return Err(EngineError::Stopping("it is being closed".into()));
         };
@@ -569,7 +593,7 @@ impl Engine {
                 Ok(Appended { stamp, base, .. }) => {
                     let position = log.entry_at(base).map_or(0, |entry| entry.position);
                     // The applier lives as long as the store.
-                    let _ = applier.send(Applying { event, stamp, position, done });
+                    let _ = applier.send(Applying { event, stamp, position, done, changing });
                 }
                 Err(error) => {
                     let _ = done.send(Err(flatten(error)));
@@ -584,6 +608,25 @@ impl Engine {
         let last = self.store.log(NAMESPACE_LOG).last_in(cut);
         let applied = Hlc::from_bits(self.shared.applied.load(Ordering::Acquire));
         last.is_none_or(|last| last.stamp <= applied)
+    }
+}
+
+/// Batches that are on their way to the disk.
+#[derive(Debug)]
+pub struct Appending {
+    receiver: oneshot::Receiver<Results<EngineError>>,
+    count: usize,
+}
+
+impl Appending {
+    /// One result for each batch, once all are known.
+    pub async fn results(self) -> Vec<Result<Appended, EngineError>> {
+        match self.receiver.await {
+            Ok(results) => results.into_iter().map(|result| result.map_err(flatten)).collect(),
+            Err(_) => {
+                vec![Err(EngineError::Stopping("it is being closed".into())); self.count]
+            }
+        }
     }
 }
 

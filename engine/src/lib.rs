@@ -18,7 +18,7 @@ pub mod seek;
 pub use append::{Batch, Format, ProducerNote, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
 pub use cut::{CutAnswer, CutPartition};
-pub use engine::{Engine, EngineOptions, Watch};
+pub use engine::{Appending, Engine, EngineOptions, Watch};
 pub use error::EngineError;
 pub use groups::{Committed, GroupOffset};
 pub use namespace::event::{Event, OffsetCommit};

@@ -329,3 +329,28 @@ async fn a_window_of_user_time_is_seen_as_known_at_the_later_of_its_moments() {
         assert_eq!(view.partitions[0].end(), Offset(2), "{ask}");
     }
 }
+
+/// A client may go away while its change is on its way to the disk; the next change waits for it.
+#[tokio::test]
+async fn a_change_whose_asker_went_away_is_made_whole_before_the_next_is_looked_at() {
+    let rig = Rig::new();
+    let none = std::collections::BTreeMap::new;
+    for round in 0..20_u8 {
+        let (a, b) = (format!("a{round}"), format!("b{round}"));
+        let first = rig.engine.create_topic(&a, 2, none(), [round; 16], false);
+        let _ = tokio::time::timeout(Duration::ZERO, first).await;
+        let id = [100 + round; 16];
+        let other = rig.engine.create_topic(&b, 2, none(), id, false).await.unwrap();
+        if let Some(one) = rig.engine.topic(&a) {
+            let logs = |topic: &engine::Topic| -> Vec<_> {
+                topic.partitions.iter().map(|partition| partition.log.id).collect()
+            };
+            assert!(logs(&one).iter().all(|log| !logs(&other).contains(log)), "{round}");
+        }
+        let _ = tokio::time::timeout(Duration::ZERO, rig.engine.delete_topic(id)).await;
+        let _ = rig.engine.delete_topic(id).await;
+        assert!(rig.engine.topic(&b).is_none());
+    }
+    let rig = rig.restart();
+    assert!(rig.engine.topics().iter().all(|topic| topic.name.starts_with('a')));
+}

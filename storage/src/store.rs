@@ -593,9 +593,15 @@ impl<S: Stage> Writer<S> {
             }
             done.push((request.done, results));
         }
-        if !laid.is_empty()
-            && let Err(error) = self.journal.write(durable)
-        {
+        let written = if !laid.is_empty() {
+            self.journal.write(durable)
+        } else if durable {
+            // Refused as known already: what it repeats may have been written without a sync.
+            self.journal.sync()
+        } else {
+            Ok(())
+        };
+        if let Err(error) = written {
             // A group that is broken off may be found at the next start: its stamps must never be
             // closed by a promise, so the frontier stays below them for the rest of this life.
             let is_gone = matches!(error, WriteError::Refused(_));
@@ -604,10 +610,9 @@ impl<S: Stage> Writer<S> {
             if is_gone {
                 self.timekeeper.end(self.journal.synced_to());
             }
+            // Refusals too: they were made in the light of appends that are no more.
             for result in done.iter_mut().flat_map(|(_, results)| results) {
-                if result.is_ok() {
-                    *result = Err(error.clone());
-                }
+                *result = Err(error.clone());
             }
             return complete(done);
         }

@@ -373,6 +373,7 @@ pub(super) mod tests {
             client_id: "test".to_owned(),
             peer: ([127, 0, 0, 1], 50_000).into(),
             local: ([127, 0, 0, 1], 9092).into(),
+            gate: Arc::default(),
         };
         let mut bytes = BytesMut::new();
         request.serve(kafka, &context).await.encode(&mut bytes, version).unwrap();

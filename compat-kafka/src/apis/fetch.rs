@@ -76,7 +76,8 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
         let found = find(&kafka, &context, &topic).await;
         asked.push(Asked { topic, found });
     }
-    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0);
+    let most = usize::try_from(request.max_bytes).unwrap_or(0).min(kafka.options.fetch_bytes_max);
+    let min_bytes = usize::try_from(request.min_bytes).unwrap_or(0).min(most);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     let deadline = Instant::now() + wait;
     let watch = Arc::new(Watch::default());
@@ -378,6 +379,7 @@ mod tests {
                 client_id: String::new(),
                 peer: "127.0.0.1:1".parse().unwrap(),
                 local: "127.0.0.1:2".parse().unwrap(),
+                gate: Arc::default(),
             };
             let answer = write(&context, None, vec![(topic, vec![good, bad])]).unwrap();
             let length = answer.len();

@@ -103,7 +103,11 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
     let results = if batches.is_empty() {
         Vec::new()
     } else {
-        kafka.engine.append(batches, durability).await
+        // One after the other: a later request of the connection must not overtake this one.
+        let gate = context.gate.lock().await;
+        let appending = kafka.engine.begin_append(batches, durability).await;
+        drop(gate);
+        appending.results().await
     };
     for ((slot, result), start) in slots.into_iter().zip(results).zip(starts) {
         let answer = &mut responses[slot.topic].partition_responses[slot.partition];

@@ -137,7 +137,16 @@ impl DiskFile for RealFile {
     }
 
     fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        read_at(self.direct.as_ref().unwrap_or(&self.file), buffer, position)
+        let Some(direct) = &self.direct else { return read_at(&self.file, buffer, position) };
+        // A count that is no whole number of blocks is the end of the file; to go on from there
+        // would be out of step with the blocks.
+        match direct.read_at(buffer, position) {
+            Ok(read) if read == buffer.len() || !read.is_multiple_of(super::BLOCK_BYTES) => {
+                Ok(read)
+            }
+            // Less than was asked for, or not to be had in this way: the page cache will do.
+            _ => read_at(&self.file, buffer, position),
+        }
     }
 }
 

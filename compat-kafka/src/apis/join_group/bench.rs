@@ -133,6 +133,7 @@ fn context<R: Request>(version: i16) -> Context {
         client_id: "bench".to_owned(),
         peer: "10.1.2.3:4".parse().unwrap(),
         local: "127.0.0.1:9092".parse().unwrap(),
+        gate: Arc::default(),
     }
 }
 
