@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
 use hlc::{Cut, Hlc, UserTime, WallClock};
@@ -97,6 +97,9 @@ pub(crate) struct Shared {
     /// The stamp of the last namespace event that was applied.
     applied: AtomicU64,
     pub(crate) advanced: Arc<Notify>,
+    /// Why no further event is applied, if one could not be: what follows it would be an answer with
+    /// a hole in it. The next start applies them all.
+    failed: OnceLock<Arc<str>>,
 }
 
 /// Topics, groups, and their past.
@@ -201,6 +204,7 @@ impl Engine {
             groups: Groups::new(catalog),
             applied: AtomicU64::new(rebuild.last.bits()),
             advanced,
+            failed: OnceLock::new(),
         });
         replay_events(&store, &shared, rebuild).map_err(|why| {
             OpenError::Disk(std::io::Error::other(format!("replay the namespace: {why}")))
@@ -228,8 +232,19 @@ impl Engine {
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
             for applying in receiver {
                 let Applying { event, stamp, position, done, changing } = applying;
-                let result = apply(&shared, &event, stamp, position, &*logs);
-                shared.applied.store(stamp.bits(), Ordering::Release);
+                let result = match shared.failed.get() {
+                    Some(why) => Err(EngineError::Disk(Arc::clone(why))),
+                    None => apply(&shared, &event, stamp, position, &*logs),
+                };
+                match &result {
+                    Ok(()) => shared.applied.store(stamp.bits(), Ordering::Release),
+                    Err(error) => {
+                        let why: Arc<str> = format!("{error}; restart the service").into();
+                        if shared.failed.set(why).is_ok() {
+                            tracing::error!(%error, "an event cannot be applied; no more are taken");
+                        }
+                    }
+                }
                 drop(changing);
                 shared.advanced.notify_waiters();
                 // Whoever asked may have gone away; the change stays.
@@ -572,6 +587,9 @@ impl Engine {
         event: Event,
         changing: Option<OwnedMutexGuard<()>>,
     ) -> Result<Hlc, EngineError> {
+        if let Some(why) = self.shared.failed.get() {
+            return Err(EngineError::Disk(Arc::clone(why)));
+        }
         let Some(applier) = self.applier.lock().clone() else {
             return Err(EngineError::Stopping("it is being closed".into()));
         };

@@ -188,6 +188,9 @@ pub struct Found {
     pub epoch: u32,
 }
 
+/// How long an answer may wait for appends and events that are on their way.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+
 impl Engine {
     /// The frontier: every event that will ever appear has a stamp above it.
     pub fn frontier(&self) -> Hlc {
@@ -207,10 +210,12 @@ impl Engine {
                 if ahead > patience {
                     return Err(SeekError::FarFuture { cut, frontier: self.frontier() });
                 }
-                Some(tokio::time::Instant::now() + patience.max(Duration::from_secs(1)))
+                patience.max(Duration::from_secs(1))
             }
-            _ => None,
+            // Only for what is on its way already.
+            _ => SETTLE_MAX,
         };
+        let deadline = tokio::time::Instant::now() + deadline;
         loop {
             let advanced = self.shared.advanced.notified();
             let frontier = timekeeper.frontier();
@@ -230,7 +235,7 @@ impl Engine {
             // Either the wall clock closes the cut, or an append that is in flight ends, or the
             // clock's bound is renewed; the last two say so.
             let pause = ahead.clamp(Duration::from_millis(1), Duration::from_millis(500));
-            if deadline.is_some_and(|deadline| tokio::time::Instant::now() >= deadline) {
+            if tokio::time::Instant::now() >= deadline {
                 return Err(not_yet());
             }
             let _ = tokio::time::timeout(pause, advanced).await;
