@@ -182,8 +182,13 @@ async fn who_waits_is_answered_when_the_server_closes() {
         let bench = Arc::clone(&bench);
         async move { bench.join(9, "g").await }
     });
-    tokio::task::yield_now().await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Until the group knows of the one who waits.
+    let gathers = async {
+        while bench.kafka.groups.describe("g").unwrap().state.name() == "Stable" {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), gathers).await.unwrap();
     bench.kafka.close();
     let answer = waiting.await.unwrap();
     assert_eq!(answer.error_code, ResponseError::CoordinatorNotAvailable.code());

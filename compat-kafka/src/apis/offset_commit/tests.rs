@@ -250,9 +250,12 @@ async fn an_unknown_topic_is_named_before_the_fence_is_asked() {
 async fn a_moment_of_a_topic_has_offsets_of_its_own() {
     let bench = Bench::new();
     bench.topic("a", 1).await;
-    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let past = format!("a.__at.s{}", now.as_millis());
+    let engine = &bench.kafka.engine;
+    let created = engine.topic("a").unwrap().created.time();
+    while engine.wall_now() <= created {
+        tokio::task::yield_now().await;
+    }
+    let past = format!("a.__at.s{}", engine.wall_now().0);
     let request = commit_request(&[
         (past.as_str(), vec![partition(0, 1, ""), partition(1, 1, "")]),
         ("a", vec![partition(0, 2, "")]),
