@@ -41,8 +41,16 @@ pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> Result<Report, R
         Err(BoundError::Disk(error)) => return Err(error.into()),
         Err(error) => report.problems.push(error.to_string()),
     }
+    let from = match crate::manifest::Manifest::read(disk) {
+        Ok(manifest) => manifest.indexed_to,
+        Err(crate::manifest::ManifestError::Disk(error)) => return Err(error.into()),
+        Err(error) => {
+            report.problems.push(error.to_string());
+            return Ok(report);
+        }
+    };
     let mut checker = Checker { report: &mut report, progress };
-    let walked = match walk(disk, 0, &mut checker) {
+    let walked = match walk(disk, from, Hlc::ZERO, 0, &mut checker) {
         Ok(walked) => walked,
         Err(RecoverError::Disk(error)) => return Err(error.into()),
         Err(error) => {
@@ -55,7 +63,7 @@ pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> Result<Report, R
         .max(report.bound.map_or(0, |bound| bound.synced_to));
     if walked.end < known {
         let (file, reason) = match &walked.bad {
-            Some((segment, reason)) => (segment.name.clone(), *reason),
+            Some((segment, reason)) => (segment.name().to_owned(), *reason),
             None => ("(the last segment)".to_owned(), FrameError::Short),
         };
         let damage = Damage { file, position: walked.end, synced_to: known, reason };

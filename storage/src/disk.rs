@@ -38,7 +38,14 @@ pub trait Disk: Send + Sync + 'static {
     /// It does not exist, or the disk fails.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Puts creations and removals on stable storage.
+    /// Gives a file another name, in place of the file that had it. After a crash the name belongs to
+    /// one or the other; which of them is known only after [`Disk::sync_names`].
+    ///
+    /// # Errors
+    /// It does not exist, or the disk fails.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Puts creations, renamings and removals on stable storage.
     ///
     /// # Errors
     /// The disk fails.
@@ -85,6 +92,13 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails.
     fn truncate(&self, length: u64) -> io::Result<()>;
 
+    /// Gives back the space of a range, which reads as zeros from then on, or as before where the disk
+    /// cannot do that. The file's length stays.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn punch(&self, range: std::ops::Range<u64>) -> io::Result<()>;
+
     /// Puts the file's bytes on stable storage.
     ///
     /// # Errors
@@ -122,4 +136,15 @@ pub(crate) fn read_exact_at(
 ) -> io::Result<()> {
     let read = file.read_at(buffer, position)?;
     if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Creates a file, in place of one of that name that a crash left behind.
+pub(crate) fn create_anew(disk: &dyn Disk, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+    match disk.create(name) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            disk.remove(name)?;
+            disk.create(name)
+        }
+        created => created,
+    }
 }

@@ -11,14 +11,13 @@
 //!   *below* what a later one knew to be synced is damage, and the store refuses to start.
 mod blocks;
 mod frame;
-mod load;
 mod recover;
 mod segment;
 mod writer;
 
+pub(crate) use blocks::Blocks as StagedBlocks;
 pub use frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX, padded};
-pub use load::LoadBuffer;
-pub(crate) use recover::synced_behind;
 pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, settle, walk};
+pub(crate) use recover::{scan_sealed, synced_behind};
 pub use segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name};
-pub(crate) use writer::{Journal, WriteError};
+pub(crate) use writer::{Journal, Limits, WriteError};

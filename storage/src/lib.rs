@@ -13,14 +13,22 @@
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
 pub mod catalog;
 pub mod check;
+mod data_file;
 pub mod disk;
+pub mod filed;
+mod history;
 mod home;
+pub mod index;
 pub mod journal;
 pub mod log;
+pub mod manifest;
+pub mod part;
 mod store;
 mod tail;
 pub mod timekeeper;
 
+pub use data_file::{DataFile, LoadBuffer};
+pub use history::{Freed, HistoryError, HistoryStats, Kept, Replaced};
 pub use home::{FORMAT, Home, HomeError};
 pub use log::{Entry, Log, LogId, Offset, Piece, PieceData};
 pub use store::{

@@ -1,11 +1,16 @@
-//! A log: the index over its entries, and the newest payloads in memory.
+//! A log: its entries, and the newest payloads in memory.
 //!
 //! What holds true of it, asserted on publishing: stamps rise strictly, and offsets are dense. So a
 //! cut by system time is a prefix, found by binary search; and the running maximum of user time
 //! rises, so the first entry that reaches a user time is found the same way.
 //!
+//! Entries that are not sealed and indexed yet, and those whose payload is in memory, are held in
+//! memory; all others are found in index files (`log/sealed.rs`).
+//!
 //! What is visible here is final: an entry is published after its group was written (and synced, if
 //! that was asked for), and never changes.
+
+mod sealed;
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,8 +21,15 @@ use hlc::{Cut, Hlc, UserTime};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{Segment, Segments};
+use crate::data_file::DataFile;
+use crate::index::{Placed, Tip};
+use crate::journal::{FRAME_BYTES, Frame, Segments};
+use crate::manifest::Horizon;
+use crate::part::Parts;
 use crate::tail::Payload;
+pub(crate) use sealed::Base;
+pub(crate) use sealed::Sealed;
+use sealed::Spot;
 
 /// Names a log within its store.
 #[derive(
@@ -48,8 +60,11 @@ pub struct Entry {
     pub user_min: UserTime,
     /// The largest user time in it.
     pub user_max: UserTime,
-    /// The largest user time in the log up to and with it.
+    /// The largest user time in the log up to and with it; or, of an entry that was found in an
+    /// index, in its run.
     pub user_peak: UserTime,
+    /// Bytes of payload in the log up to and with it.
+    pub bytes: u64,
     /// CRC-32C of its payload.
     pub payload_crc: u32,
     /// A leader epoch.
@@ -64,6 +79,12 @@ impl Entry {
     /// The offset behind its last.
     pub fn end(&self) -> Offset {
         Offset(self.base.0 + u64::from(self.count))
+    }
+
+    /// Where its frame begins in the journal. An empty payload begins where its frame ends, and that
+    /// may be in another segment.
+    pub(crate) fn frame(&self) -> u64 {
+        self.position - FRAME_BYTES as u64
     }
 
     /// The chain value that follows `previous`.
@@ -93,8 +114,13 @@ pub struct Piece {
 pub enum PieceData {
     /// In memory.
     Memory(Payload),
-    /// In a file of the journal, at the entry's position.
-    File(Arc<Segment>),
+    /// In a file.
+    File {
+        /// The file.
+        file: Arc<DataFile>,
+        /// Where in it the payload begins.
+        at: u64,
+    },
 }
 
 impl Piece {
@@ -105,40 +131,64 @@ impl Piece {
     pub fn read(&self) -> io::Result<Bytes> {
         match &self.data {
             PieceData::Memory(payload) => Ok(payload.to_bytes()),
-            PieceData::File(segment) => read_checked(segment, &self.entry),
+            PieceData::File { file, at } => read_checked(file, *at, &self.entry),
         }
     }
 }
 
+/// What the header of a frame says of an entry whose payload begins at `position`; its place in its
+/// log is made known when it is published.
+pub(crate) fn entry_of(frame: &Frame, position: u64) -> Entry {
+    Entry {
+        stamp: frame.stamp,
+        base: frame.base,
+        count: frame.count,
+        length: frame.length,
+        position,
+        user_min: frame.user_min,
+        user_max: frame.user_max,
+        user_peak: frame.user_max,
+        bytes: 0,
+        payload_crc: frame.payload_crc,
+        epoch: frame.epoch,
+        kind: frame.kind,
+        chain: 0,
+    }
+}
+
 /// The payload of `entry`, from its file.
-pub(crate) fn read_checked(segment: &Segment, entry: &Entry) -> io::Result<Bytes> {
+pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> io::Result<Bytes> {
     let mut bytes = vec![0; entry.length as usize];
-    segment.read_exact(&mut bytes, entry.position)?;
+    file.read_exact(&mut bytes, at)?;
     if crc32c::crc32c(&bytes) != entry.payload_crc {
-        let (file, position) = (&segment.name, entry.position);
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!(
-                "the journal is damaged: a payload's checksum does not match. file={file}, position={position}; `freezeframe check` says more"
-            ),
-        ));
+        return Err(file.damaged(at, "a payload"));
     }
     Ok(bytes.into())
 }
 
-#[derive(Default)]
+/// What of a log is in memory.
 struct State {
-    entries: Vec<Entry>,
-    /// The payloads of the last entries.
+    /// The last entries.
+    entries: VecDeque<Entry>,
+    /// The payloads of the last of these.
     recent: VecDeque<Payload>,
+    /// How far the log has come.
+    tip: Tip,
+    /// How far it had come where what is indexed in files ends.
+    sealed: Tip,
+    /// The position where that is.
+    indexed_to: u64,
+    base: Option<Arc<Base>>,
+    horizon: Horizon,
 }
 
 impl State {
-    fn end(&self) -> Offset {
-        self.entries.last().map_or(Offset(0), Entry::end)
+    /// The first offset whose entry is in memory.
+    fn memory_base(&self) -> Offset {
+        self.entries.front().map_or(self.tip.end, |entry| entry.base)
     }
 
-    /// The index of the entry that holds `offset`, or of the first after it.
+    /// The index of the entry in memory that holds `offset`, or of the first after it.
     fn holding(&self, offset: Offset) -> usize {
         self.entries.partition_point(|entry| entry.end() <= offset)
     }
@@ -147,7 +197,27 @@ impl State {
         let in_files = self.entries.len() - self.recent.len();
         match index.checked_sub(in_files).and_then(|recent| self.recent.get(recent)) {
             Some(payload) => PieceData::Memory(payload.clone()),
-            None => PieceData::File(segments.holding(self.entries[index].position)),
+            None => {
+                let position = self.entries[index].position;
+                let segment = segments.holding(self.entries[index].frame());
+                PieceData::File { at: segment.at(position), file: Arc::clone(&segment.data) }
+            }
+        }
+    }
+
+    fn piece(&self, index: usize, segments: &Segments) -> Piece {
+        Piece { entry: self.entries[index], data: self.data(index, segments) }
+    }
+
+    /// Lets go of entries that can be found in files, and have no payload in memory.
+    fn release(&mut self) {
+        while self.entries.len() > self.recent.len()
+            && self.entries.front().is_some_and(|entry| entry.frame() < self.indexed_to)
+        {
+            self.entries.pop_front();
+        }
+        if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
         }
     }
 }
@@ -163,34 +233,88 @@ pub struct Log {
     /// Its name in the store.
     pub id: LogId,
     segments: Arc<Segments>,
+    parts: Arc<Parts>,
     state: RwLock<State>,
     watchers: Mutex<Vec<std::sync::Weak<dyn Watcher>>>,
 }
 
+/// What of a log has been given up, and what stands in for it: what the manifest says.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    pub(crate) horizon: Horizon,
+    pub(crate) base: Option<Arc<Base>>,
+}
+
 impl Log {
-    pub(crate) fn new(id: LogId, segments: Arc<Segments>) -> Log {
-        Log { id, segments, state: RwLock::default(), watchers: Mutex::default() }
+    /// A log that had come as far as `sealed` in what is indexed in files.
+    pub(crate) fn new(
+        id: LogId,
+        segments: Arc<Segments>,
+        parts: Arc<Parts>,
+        sealed: Tip,
+        beginning: Beginning,
+    ) -> Log {
+        let state = State {
+            entries: VecDeque::new(),
+            recent: VecDeque::new(),
+            tip: sealed,
+            sealed,
+            indexed_to: 0,
+            base: beginning.base,
+            horizon: beginning.horizon,
+        };
+        Log { id, segments, parts, state: RwLock::new(state), watchers: Mutex::default() }
     }
 
     /// Makes an entry visible.
     pub(crate) fn publish(&self, mut entry: Entry, payload: Option<Payload>) {
         let mut state = self.state.write();
-        assert!(entry.base == state.end(), "offsets are dense: {entry:?} after {:?}", state.end());
-        let (mut peak, mut chain) = (entry.user_max, 0);
-        if let Some(last) = state.entries.last() {
-            assert!(entry.stamp > last.stamp, "stamps rise: {entry:?} after {last:?}");
-            (peak, chain) = (peak.max(last.user_peak), last.chain);
-        }
-        entry.user_peak = peak;
-        entry.chain = Entry::link(chain, &entry);
-        state.entries.push(entry);
+        let tip = state.tip;
+        assert!(entry.base == tip.end, "offsets are dense: {entry:?} after {:?}", tip.end);
+        assert!(entry.stamp > tip.stamp, "stamps rise: {entry:?} after {:?}", tip.stamp);
+        entry.user_peak = entry.user_max.max(tip.user_peak);
+        entry.bytes = tip.bytes + u64::from(entry.length);
+        entry.chain = Entry::link(tip.chain, &entry);
+        state.tip = Tip::of(&entry, entry.user_peak);
+        state.entries.push_back(entry);
         if let Some(payload) = payload {
             state.recent.push_back(payload);
         }
     }
 
     pub(crate) fn evict_oldest(&self) {
-        self.state.write().recent.pop_front();
+        let mut state = self.state.write();
+        state.recent.pop_front();
+        state.release();
+    }
+
+    /// The entries in memory that lie in the journal from `start` to `end`, and how far the log had
+    /// come at `start`, which is where what is indexed in files ends.
+    pub(crate) fn unindexed(&self, start: u64, end: u64) -> (Tip, Vec<Entry>) {
+        let state = self.state.read();
+        assert!(state.indexed_to <= start, "stretches are indexed in order");
+        let from = state.entries.partition_point(|entry| entry.frame() < start);
+        let to = state.entries.partition_point(|entry| entry.frame() < end);
+        (state.sealed, state.entries.range(from..to).copied().collect())
+    }
+
+    /// Says that everything below `position` is found in files now, and how far the log had come.
+    pub(crate) fn set_indexed(&self, position: u64, tip: Tip) {
+        let mut state = self.state.write();
+        state.indexed_to = position;
+        state.sealed = tip;
+        state.release();
+    }
+
+    /// Says what of it has been given up, and what stands in for it.
+    pub(crate) fn set_beginning(&self, beginning: Beginning) {
+        let mut state = self.state.write();
+        state.horizon = beginning.horizon;
+        state.base = beginning.base;
+    }
+
+    pub(crate) fn base(&self) -> Option<Arc<Base>> {
+        self.state.read().base.clone()
     }
 
     pub(crate) fn wake(&self) {
@@ -214,123 +338,331 @@ impl Log {
 
     /// The offset behind the last visible record.
     pub fn end(&self) -> Offset {
-        self.state.read().end()
+        self.state.read().tip.end
     }
 
-    /// How many entries it has.
-    pub fn entry_count(&self) -> usize {
-        self.state.read().entries.len()
+    /// The first offset that has not been given up.
+    pub fn start(&self) -> Offset {
+        self.state.read().horizon.start
     }
 
-    /// Bytes of payload in it.
-    pub fn bytes(&self) -> u64 {
-        self.state.read().entries.iter().map(|entry| u64::from(entry.length)).sum()
+    /// What has been given up.
+    pub fn horizon(&self) -> Horizon {
+        self.state.read().horizon
     }
 
-    /// The newest entry.
-    pub fn last_entry(&self) -> Option<Entry> {
-        self.state.read().entries.last().copied()
+    /// How far the log has come.
+    pub fn tip(&self) -> Tip {
+        self.state.read().tip
+    }
+
+    /// How many of its entries, and of its payloads, are in memory.
+    pub fn in_memory(&self) -> (usize, usize) {
+        let state = self.state.read();
+        (state.entries.len(), state.recent.len())
+    }
+
+    /// What is sealed; made while the state is held, so that both are of one moment.
+    fn sealed(&self, state: &State) -> Sealed {
+        Sealed {
+            log: self.id,
+            base: state.base.clone(),
+            parts: self.parts.all(),
+            freed: state.horizon.freed,
+            tip: state.sealed,
+        }
+    }
+
+    /// What of it is sealed, at this moment.
+    pub(crate) fn sealed_now(&self) -> Sealed {
+        self.sealed(&self.state.read())
+    }
+
+    /// How far the log had come in `cut`.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn tip_at(&self, cut: Cut) -> io::Result<Tip> {
+        let state = self.state.read();
+        if cut.admits(state.tip.stamp) {
+            return Ok(state.tip);
+        }
+        let count = state.entries.partition_point(|entry| cut.admits(entry.stamp));
+        if let Some(last) = count.checked_sub(1) {
+            let entry = &state.entries[last];
+            return Ok(Tip::of(entry, entry.user_peak));
+        }
+        let sealed = self.sealed(&state);
+        drop(state);
+        sealed.tip_at(cut)
     }
 
     /// The first offset that is not in `cut`.
-    pub fn offset_at(&self, cut: Cut) -> Offset {
-        let state = self.state.read();
-        let count = state.entries.partition_point(|entry| cut.admits(entry.stamp));
-        count.checked_sub(1).map_or(Offset(0), |last| state.entries[last].end())
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn offset_at(&self, cut: Cut) -> io::Result<Offset> {
+        Ok(self.tip_at(cut)?.end)
     }
 
-    /// The last entry in `cut`.
-    pub fn last_in(&self, cut: Cut) -> Option<Entry> {
+    /// Whether everything of the log that `cut` admits lies below `position` of the journal.
+    pub fn lies_below(&self, cut: Cut, position: u64) -> bool {
         let state = self.state.read();
         let count = state.entries.partition_point(|entry| cut.admits(entry.stamp));
-        count.checked_sub(1).map(|last| state.entries[last])
+        // What is indexed in files was synced before.
+        count.checked_sub(1).is_none_or(|last| {
+            let entry = &state.entries[last];
+            entry.position + u64::from(entry.length) <= position
+        })
     }
 
     /// The entry that holds `offset`, or the first after it.
-    pub fn entry_at(&self, offset: Offset) -> Option<Entry> {
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn entry_at(&self, offset: Offset) -> io::Result<Option<Entry>> {
         let state = self.state.read();
-        state.entries.get(state.holding(offset)).copied()
+        if offset >= state.memory_base() {
+            return Ok(state.entries.get(state.holding(offset)).copied());
+        }
+        let sealed = self.sealed(&state);
+        drop(state);
+        match sealed.at_offset(offset)? {
+            Some(spot) => Ok(Some(spot.here()?.entry)),
+            None => self.entry_at(self.memory_base().max(offset)),
+        }
+    }
+
+    fn memory_base(&self) -> Offset {
+        self.state.read().memory_base()
     }
 
     /// The first entry, among those that end after `from`, in which some user time is `time` or
-    /// later: by the running maximum where the log begins at `from`, and else by looking at each.
-    pub fn first_reaching(&self, time: UserTime, from: Offset) -> Option<Piece> {
+    /// later: by the running maximum where nothing was there before, and else by looking at each.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn first_reaching(&self, time: UserTime, from: Offset) -> io::Result<Option<Piece>> {
         let state = self.state.read();
+        if state.tip.user_peak < time {
+            return Ok(None);
+        }
+        let memory_base = state.memory_base();
+        if from < memory_base {
+            let sealed = self.sealed(&state);
+            drop(state);
+            let found = sealed.first_reaching(time, from)?;
+            if let Some(spot) = found {
+                let placed = spot.here()?;
+                // Both in memory and in files: memory is nearer.
+                if placed.entry.base < memory_base {
+                    return Ok(Some(piece_of(&spot, placed)));
+                }
+            }
+            return self.first_reaching(time, memory_base);
+        }
         let first = state.holding(from);
         // Entries before the one where the running maximum reaches `time` have no such record.
         let by_peak = state.entries.partition_point(|entry| entry.user_peak < time);
         let index = (first.max(by_peak)..state.entries.len())
-            .find(|index| state.entries[*index].user_max >= time)?;
-        Some(Piece { entry: state.entries[index], data: state.data(index, &self.segments) })
+            .find(|index| state.entries[*index].user_max >= time);
+        Ok(index.map(|index| state.piece(index, &self.segments)))
     }
 
     /// The entry with the largest user time, among those that lie wholly in `[from, until)`; the first
     /// of equals.
-    pub fn latest_by_user_time(&self, from: Offset, until: Offset) -> Option<Piece> {
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn latest_by_user_time(&self, from: Offset, until: Offset) -> io::Result<Option<Piece>> {
         let state = self.state.read();
+        let memory_base = state.memory_base();
+        let sealed = (from < memory_base).then(|| self.sealed(&state));
         let first = state.entries.partition_point(|entry| entry.base < from);
         let behind = state.entries.partition_point(|entry| entry.end() <= until);
-        let mut best: Option<usize> = None;
+        let mut newest: Option<usize> = None;
         for index in first..behind {
-            if best.is_none_or(|best| state.entries[index].user_max > state.entries[best].user_max)
-            {
-                best = Some(index);
+            let larger = |best: usize| state.entries[index].user_max > state.entries[best].user_max;
+            if newest.is_none_or(larger) {
+                newest = Some(index);
             }
         }
-        let index = best?;
-        Some(Piece { entry: state.entries[index], data: state.data(index, &self.segments) })
+        let newest = newest.map(|index| state.piece(index, &self.segments));
+        drop(state);
+        let Some(sealed) = sealed else { return Ok(newest) };
+        let oldest = sealed.latest_by_user_time(from, until.min(memory_base))?;
+        let Some((spot, placed)) = oldest else { return Ok(newest) };
+        Ok(match newest {
+            Some(newest) if newest.entry.user_max > placed.entry.user_max => Some(newest),
+            _ => Some(piece_of(&spot, placed)),
+        })
     }
 
     /// The entry that holds `offset`, with its payload; `None` behind the end.
-    pub fn piece_at(&self, offset: Offset) -> Option<Piece> {
-        let state = self.state.read();
-        let index = state.holding(offset);
-        let entry = *state.entries.get(index)?;
-        Some(Piece { entry, data: state.data(index, &self.segments) })
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn piece_at(&self, offset: Offset) -> io::Result<Option<Piece>> {
+        Ok(self.read(offset, Offset(u64::MAX), 0)?.into_iter().next())
     }
 
     /// The entries from the one that holds `from`, up to those that begin at `until` or later, until
     /// `bytes_max` is reached; the first is given whatever its length.
-    pub fn read(&self, from: Offset, until: Offset, bytes_max: usize) -> Vec<Piece> {
-        let state = self.state.read();
-        let mut pieces = Vec::new();
-        let mut bytes = 0usize;
-        for index in state.holding(from)..state.entries.len() {
-            let entry = state.entries[index];
-            let length = entry.length as usize;
-            if entry.base >= until || (!pieces.is_empty() && bytes + length > bytes_max) {
-                break;
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn read(&self, from: Offset, until: Offset, bytes_max: usize) -> io::Result<Vec<Piece>> {
+        let mut take = Take { pieces: Vec::new(), bytes: 0, bytes_max, until };
+        let mut from = from;
+        loop {
+            let state = self.state.read();
+            if from >= state.memory_base() {
+                for index in state.holding(from)..state.entries.len() {
+                    if !take.wants(&state.entries[index]) {
+                        break;
+                    }
+                    take.add(state.piece(index, &self.segments));
+                }
+                return Ok(take.pieces);
             }
-            bytes += length;
-            pieces.push(Piece { entry, data: state.data(index, &self.segments) });
-            if bytes >= bytes_max {
-                break;
+            let (sealed, memory_base) = (self.sealed(&state), state.memory_base());
+            drop(state);
+            let mut next = sealed.at_offset(from)?;
+            'sealed: while let Some(spot) = next {
+                for number in spot.number..spot.run.entries().end {
+                    let placed = spot.entry(number)?;
+                    if placed.entry.base >= memory_base {
+                        break 'sealed;
+                    }
+                    if !take.wants(&placed.entry) {
+                        return Ok(take.pieces);
+                    }
+                    take.add(piece_of(&spot, placed));
+                }
+                next = sealed.next_run(&spot)?;
             }
+            from = memory_base;
         }
-        pieces
     }
 
-    /// Bytes of payload between two offsets, up to `enough`; without touching any of them.
-    pub fn bytes_between(&self, from: Offset, until: Offset, enough: u64) -> u64 {
-        let state = self.state.read();
-        let mut bytes = 0;
-        for entry in &state.entries[state.holding(from)..] {
-            if entry.base >= until || bytes >= enough {
-                break;
-            }
-            bytes += u64::from(entry.length);
+    /// Bytes of payload that are kept in it.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn bytes(&self) -> io::Result<u64> {
+        let (start, end) = {
+            let state = self.state.read();
+            (state.horizon.start, state.tip.end)
+        };
+        self.bytes_between(start, end)
+    }
+
+    /// Bytes of payload in the entries from the one that holds `from` up to those that begin at
+    /// `until` or later; without touching any of them.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn bytes_between(&self, from: Offset, until: Offset) -> io::Result<u64> {
+        if from >= until {
+            return Ok(0);
         }
-        bytes
+        // Up to the end of the entry that holds the offset before `until`.
+        let last = self.entry_at(Offset(until.0 - 1))?;
+        let behind = match last.filter(|last| last.base < until) {
+            Some(last) => last.end(),
+            None => until,
+        };
+        Ok(self.bytes_before(behind)?.saturating_sub(self.bytes_before(from)?))
+    }
+
+    /// Bytes of payload in front of the entry that holds `offset` or follows it: with what has been
+    /// given up, and without what compaction left out.
+    fn bytes_before(&self, offset: Offset) -> io::Result<u64> {
+        let (base_bytes, freed) = {
+            let state = self.state.read();
+            if offset >= state.tip.end {
+                let tip = state.tip.bytes;
+                return Ok(state
+                    .base
+                    .as_ref()
+                    .map_or(tip, |base| base.run.tip.bytes + tip - state.horizon.freed.bytes));
+            }
+            (state.base.as_ref().map(|base| base.run.tip.bytes), state.horizon.freed)
+        };
+        let Some(entry) = self.entry_at(offset)? else { return Ok(0) };
+        let before = entry.bytes - u64::from(entry.length);
+        Ok(match base_bytes {
+            Some(base) if entry.base >= freed.end => base + before - freed.bytes,
+            _ => before,
+        })
+    }
+
+    /// The first offset from which on at most `bytes` of payload are kept, in whole entries.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn suffix_of(&self, bytes: u64) -> io::Result<Offset> {
+        let (start, end) = (self.start(), self.end());
+        let goal = self.bytes_before(end)?.saturating_sub(bytes);
+        let (mut low, mut high) = (start, end);
+        while low < high {
+            let middle = Offset(low.0 + (high.0 - low.0) / 2);
+            if self.bytes_before(middle)? < goal {
+                low = Offset(middle.0 + 1);
+            } else {
+                high = middle;
+            }
+        }
+        Ok(self.entry_at(low)?.map_or(low, |entry| entry.base.max(start)))
     }
 
     /// The last offset of `epoch` or an earlier one, and that epoch (KIP-101's end offset for an
     /// epoch).
-    pub fn epoch_end(&self, epoch: u32) -> Option<(u32, Offset)> {
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn epoch_end(&self, epoch: u32) -> io::Result<Option<(u32, Offset)>> {
         let state = self.state.read();
         let count = state.entries.partition_point(|entry| entry.epoch <= epoch);
-        let last = state.entries[..count].last()?;
-        Some((last.epoch, last.end()))
+        let tip = match count.checked_sub(1) {
+            _ if state.tip.epoch <= epoch => state.tip,
+            Some(last) => Tip::of(&state.entries[last], UserTime(0)),
+            None => {
+                let sealed = self.sealed(&state);
+                drop(state);
+                sealed.tip_of_epoch(epoch)?
+            }
+        };
+        Ok((tip.end > Offset(0)).then_some((tip.epoch, tip.end)))
     }
+}
+
+/// Pieces, up to a number of bytes.
+struct Take {
+    pieces: Vec<Piece>,
+    bytes: usize,
+    bytes_max: usize,
+    until: Offset,
+}
+
+impl Take {
+    fn wants(&self, entry: &Entry) -> bool {
+        let first = self.pieces.is_empty();
+        entry.base < self.until
+            && (first
+                || (self.bytes < self.bytes_max
+                    && self.bytes + entry.length as usize <= self.bytes_max))
+    }
+
+    fn add(&mut self, piece: Piece) {
+        self.bytes += piece.entry.length as usize;
+        self.pieces.push(piece);
+    }
+}
+
+fn piece_of(spot: &Spot, placed: Placed) -> Piece {
+    let file = Arc::clone(&spot.files().data);
+    Piece { entry: placed.entry, data: PieceData::File { file, at: placed.at } }
 }
 
 impl std::fmt::Debug for Log {

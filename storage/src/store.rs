@@ -12,16 +12,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use hlc::{ClockOptions, Hlc, UserTime, WallClock};
-use parking_lot::{Condvar, Mutex, RwLock};
+use hlc::{ClockOptions, Cut, Hlc, UserTime, WallClock};
+use parking_lot::{Condvar, Mutex};
 
+use crate::data_file::DataFile;
 use crate::disk::Disk;
-use crate::journal::{
-    FRAME_BYTES, Frame, Journal, PAYLOAD_BYTES_MAX, RecoverError, Segment, Segments, Visit,
-    WriteError, padded, settle, walk,
+use crate::history::{
+    Freed, History, HistoryError, HistoryStats, Kept, Opened, Replaced, SealedSegment,
 };
-use crate::log::{Entry, Log, LogId, Offset, read_checked};
-use crate::tail::{Payload, Tail};
+use crate::index::BlockCache;
+use crate::journal::{
+    FRAME_BYTES, Frame, Journal, Limits, PAYLOAD_BYTES_MAX, RecoverError, Recovered, Segment,
+    Segments, Visit, WriteError, padded, settle, walk,
+};
+use crate::log::{Entry, Log, LogId, Offset, entry_of, read_checked};
+use crate::part::Part;
+use crate::tail::{HEAD_BYTES_MAX, Payload, Tail};
 use crate::timekeeper::{BoundError, BoundFile, Keeper, TimeError, Timekeeper};
 
 /// A group is closed once it holds this many bytes of payload.
@@ -34,8 +40,16 @@ pub struct Options {
     pub durability: Durability,
     /// A segment is sealed before it grows longer than this, in bytes.
     pub segment_bytes_max: u64,
+    /// A segment is sealed before it holds more frames than this: what is not indexed in files is held
+    /// in memory.
+    pub segment_frames_max: u64,
     /// How many bytes of the newest payloads stay in memory.
     pub tail_bytes_max: usize,
+    /// How many bytes of index files stay in memory.
+    pub index_bytes_max: usize,
+    /// Whether indexing and filing wait for [`Store::tend`], and are not done by a thread of their own.
+    /// A run of a test replays only so.
+    pub tended_by_hand: bool,
     /// How far clocks may be wrong.
     pub clock: ClockOptions,
 }
@@ -45,7 +59,10 @@ impl Default for Options {
         Options {
             durability: Durability::Synced,
             segment_bytes_max: 256 << 20,
+            segment_frames_max: 100_000,
             tail_bytes_max: 64 << 20,
+            index_bytes_max: 32 << 20,
+            tended_by_hand: false,
             clock: ClockOptions::default(),
         }
     }
@@ -118,6 +135,10 @@ pub trait Stage: Send + 'static {
 
     /// None of the appends staged since the last call will ever be.
     fn rollback(&mut self);
+
+    /// What it remembers of all appends that were committed, for [`Replay::restore`]. Called when a
+    /// segment is sealed.
+    fn state(&self) -> Vec<u8>;
 }
 
 /// Where an append went.
@@ -154,6 +175,8 @@ pub type Results<R> = Vec<Result<Appended, AppendError<R>>>;
 struct Request<S: Stage> {
     appends: Vec<Append<S::Note>>,
     durability: Durability,
+    /// Whether it asks for a sync although the store does without.
+    must_sync: bool,
     done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
 }
 
@@ -178,6 +201,9 @@ pub enum OpenError {
         /// The last stamp in the journal, which should lie below.
         stamp: Hlc,
     },
+    /// What is sealed cannot be opened.
+    #[error(transparent)]
+    History(#[from] HistoryError),
     /// The bound file cannot be read.
     #[error(transparent)]
     Bound(#[from] BoundError),
@@ -194,7 +220,8 @@ pub struct Replayed<'a> {
     pub entry: &'a Entry,
     /// The first bytes of its payload.
     pub start: &'a [u8],
-    segment: &'a Arc<Segment>,
+    file: &'a DataFile,
+    at: u64,
 }
 
 impl Replayed<'_> {
@@ -203,17 +230,27 @@ impl Replayed<'_> {
     /// # Errors
     /// The disk fails, or gives other bytes than were written.
     pub fn payload(&self) -> io::Result<Bytes> {
-        read_checked(self.segment, self.entry)
+        read_checked(self.file, self.at, self.entry)
     }
 }
 
-/// Told of every entry at start, in stamp order.
+/// Told at start of what the last life of the store had seen.
 pub trait Replay {
-    /// An entry.
+    /// What a [`Stage`] remembered; entries that it had not seen yet follow. Not called if nothing is
+    /// remembered: then all entries follow.
+    ///
+    /// # Errors
+    /// The state cannot be used; the store does not open.
+    fn restore(&mut self, state: &[u8]) -> io::Result<()>;
+
+    /// An entry. Those of one log come in order.
     ///
     /// # Errors
     /// The entry cannot be used; the store does not open.
     fn entry(&mut self, replayed: &Replayed<'_>) -> io::Result<()>;
+
+    /// What a [`Stage`] that has seen the same would remember.
+    fn state(&self) -> Vec<u8>;
 }
 
 struct Queue<S: Stage> {
@@ -223,6 +260,7 @@ struct Queue<S: Stage> {
 
 struct QueueState<S: Stage> {
     requests: VecDeque<Request<S>>,
+    wants_seal: bool,
     closing: bool,
     stopped: Option<Arc<str>>,
 }
@@ -248,8 +286,7 @@ pub struct Stats {
 
 struct Shared<S: Stage> {
     queue: Queue<S>,
-    logs: RwLock<HashMap<LogId, Arc<Log>>>,
-    segments: Arc<Segments>,
+    history: Arc<History>,
     stats: Stats,
 }
 
@@ -282,8 +319,15 @@ impl<S: Stage> Store<S> {
     ) -> Result<Store<S>, OpenError> {
         let bound = BoundFile::read(&*disk)?;
         let newest = bound.unwrap_or_default();
-        let mut index = Index { replay, logs: HashMap::new() };
-        let walked = walk(&*disk, newest.synced_to, &mut index)?;
+        let mut opened = Opened::read(&*disk, Arc::new(BlockCache::new(options.index_bytes_max)))?;
+        if bound.is_none() && opened.manifest.sequence > 0 {
+            return Err(OpenError::BoundLost);
+        }
+        let (state, unseen) = opened.remembered(&*disk)?;
+        replay_parts(state, &unseen, replay)?;
+        let (from, last) = (opened.manifest.indexed_to, opened.last_stamp());
+        let mut found = Found::new(replay);
+        let walked = walk(&*disk, from, last, newest.synced_to, &mut found)?;
         // The bound is written before the first segment is made.
         if bound.is_none() && !walked.is_empty() {
             return Err(OpenError::BoundLost);
@@ -292,6 +336,7 @@ impl<S: Stage> Store<S> {
             return Err(OpenError::BoundStale { bound: newest.bound, stamp: walked.last });
         }
         let recovered = settle(&*disk, walked, newest.synced_to)?;
+        opened.remove_unnamed(&*disk)?;
         let bound_file = BoundFile::open(&*disk, bound)?;
         if recovered.torn_bytes > 0 {
             tracing::warn!(
@@ -300,20 +345,23 @@ impl<S: Stage> Store<S> {
                 "cut off a torn tail: bytes behind everything that is known to have been synced"
             );
         }
-        let found = index.logs;
-        let journal =
-            Journal::new(disk, recovered.segments, recovered.end, options.segment_bytes_max);
-        let segments = Arc::clone(journal.segments());
-        let logs = found
-            .into_iter()
-            .map(|(id, entries)| {
-                let log = Log::new(id, Arc::clone(&segments));
-                for entry in entries {
-                    log.publish(entry, None);
-                }
-                (id, Arc::new(log))
-            })
-            .collect();
+        let (entries, sealed, frames) = found.finish(&recovered);
+        let segments = Arc::new(Segments::new(recovered.segments));
+        let history = Arc::new(opened.into_history(Arc::clone(&disk), Arc::clone(&segments)));
+        for (id, entries) in entries {
+            let log = history.log(id);
+            for entry in entries {
+                log.publish(entry, None);
+            }
+        }
+        for sealed in sealed {
+            history.push_sealed(sealed);
+        }
+        let limits = Limits {
+            segment_bytes_max: options.segment_bytes_max,
+            segment_frames_max: options.segment_frames_max,
+        };
+        let journal = Journal::new(disk, segments, recovered.end, limits, frames);
         let floor = newest.bound.previous();
         let (timekeeper, keeper) = Timekeeper::start(
             bound_file,
@@ -326,6 +374,7 @@ impl<S: Stage> Store<S> {
         let queue = Queue {
             state: Mutex::new(QueueState {
                 requests: VecDeque::new(),
+                wants_seal: false,
                 closing: false,
                 stopped: None,
             }),
@@ -334,12 +383,12 @@ impl<S: Stage> Store<S> {
         let stats = Stats::default();
         stats.journal_end.store(recovered.end, Ordering::Relaxed);
         stats.synced_to.store(recovered.end, Ordering::Relaxed);
-        let shared = Arc::new(Shared { queue, logs: RwLock::new(logs), segments, stats });
+        let shared = Arc::new(Shared { queue, history, stats });
         let writer = Writer {
             shared: Arc::clone(&shared),
             timekeeper: Arc::clone(&timekeeper),
             journal,
-            stage: stage(index.replay),
+            stage: stage(replay),
             tail: Tail::new(options.tail_bytes_max),
             durability: options.durability,
         };
@@ -349,27 +398,130 @@ impl<S: Stage> Store<S> {
             threads: Mutex::new(Vec::new()),
             torn_bytes: recovered.torn_bytes,
         };
-        store.spawn(writer, keeper)?;
+        store.spawn(writer, keeper, options.tended_by_hand)?;
         Ok(store)
     }
 
-    fn spawn(&self, writer: Writer<S>, keeper: Keeper) -> io::Result<()> {
+    fn spawn(&self, writer: Writer<S>, keeper: Keeper, by_hand: bool) -> io::Result<()> {
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let mut threads = self.threads.lock();
         threads.push(thread("journal").spawn(move || writer.run())?);
         threads.push(thread("bound").spawn(move || keeper.run())?);
+        if !by_hand {
+            let history = Arc::clone(&self.shared.history);
+            threads.push(thread("tender").spawn(move || history.tend_until_closed())?);
+        }
         Ok(())
     }
 
     /// The log `id`; empty if nothing was ever appended to it.
     pub fn log(&self, id: LogId) -> Arc<Log> {
-        self.shared.log(id)
+        self.shared.history.log(id)
     }
 
     /// [`Store::log`], for a thread that does not hold the store.
     pub fn log_source(&self) -> LogSource {
-        let shared = Arc::clone(&self.shared);
-        Arc::new(move |id| shared.log(id))
+        let history = Arc::clone(&self.shared.history);
+        Arc::new(move |id| history.log(id))
+    }
+
+    /// All logs to which something was ever appended, by id.
+    pub fn logs(&self) -> Vec<Arc<Log>> {
+        self.shared.history.logs()
+    }
+
+    /// Does the work that has gathered on what is sealed: indexes it, makes damaged indexes anew, and
+    /// files what would gain by it.
+    ///
+    /// # Errors
+    /// The disk fails; what was not done is tried again.
+    pub fn tend(&self) -> io::Result<()> {
+        self.shared.history.tend()
+    }
+
+    /// Ends the segment that is being written, so that it can be indexed and filed. It is done before
+    /// anything that is appended later.
+    pub fn seal(&self) {
+        self.shared.queue.state.lock().wants_seal = true;
+        self.shared.queue.filled.notify_one();
+    }
+
+    /// Gives up everything in front of the offsets named, for ever. The space is given back by the
+    /// second call of [`Store::free`] from then.
+    ///
+    /// # Errors
+    /// The disk fails; nothing was given up then.
+    pub fn give_up(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
+        // A horizon never lies behind what a crash leaves: offsets would be given out again.
+        self.sync()?;
+        self.shared.history.give_up(starts)
+    }
+
+    /// Puts all that is visible on stable storage, whatever its appends asked for.
+    ///
+    /// # Errors
+    /// The store has stopped.
+    pub fn sync(&self) -> io::Result<()> {
+        let (sender, synced) = std::sync::mpsc::channel();
+        let done = move |_: Results<S::Refusal>| drop(sender.send(()));
+        let (appends, durability) = (Vec::new(), Durability::Synced);
+        self.push(Request { appends, durability, must_sync: true, done: Box::new(done) });
+        // The writer drops what it does not complete.
+        let _ = synced.recv();
+        match self.stopped() {
+            Some(why) => Err(io::Error::other(why.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives back the space of what was given up or replaced before the last call.
+    ///
+    /// # Errors
+    /// The disk fails; what was not freed is tried again.
+    pub fn free(&self) -> io::Result<Freed> {
+        self.shared.history.free()
+    }
+
+    /// The offset up to which a log can be replaced, so that all that is replaced lies in `cut`; and
+    /// the stamp of the last entry before it.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn replaceable(&self, log: LogId, cut: Cut) -> io::Result<(Offset, Hlc)> {
+        let tip = self.log(log).sealed_now().tip_of_runs_in(cut)?;
+        Ok((tip.end, tip.stamp))
+    }
+
+    /// Puts the entries that `next` gives in place of all that `log` has below `until`, which is an
+    /// offset that [`Store::replaceable`] gave. Cuts below `compacted_to` are errors from then on.
+    ///
+    /// Entries come in order, and the last one below `until` has to be among them: cuts end there.
+    ///
+    /// # Errors
+    /// The disk fails, or `next` does; nothing has changed then.
+    pub fn replace(
+        &self,
+        log: LogId,
+        until: Offset,
+        compacted_to: Hlc,
+        next: &mut dyn FnMut() -> io::Result<Option<Kept>>,
+    ) -> io::Result<Replaced> {
+        self.shared.history.replace(log, until, compacted_to, next)
+    }
+
+    /// The parts that there are.
+    pub fn parts(&self) -> Arc<Vec<Arc<Part>>> {
+        self.shared.history.parts.all()
+    }
+
+    /// Counters of what is done to what is sealed.
+    pub fn history_stats(&self) -> &HistoryStats {
+        &self.shared.history.stats
+    }
+
+    /// The cache of index blocks.
+    pub fn index_cache(&self) -> &BlockCache {
+        &self.shared.history.cache
     }
 
     /// The clock, and the frontier.
@@ -382,9 +534,9 @@ impl<S: Stage> Store<S> {
         &self.shared.stats
     }
 
-    /// How many segments the journal has.
+    /// How many data files there are.
     pub fn segment_count(&self) -> usize {
-        self.shared.segments.count()
+        self.shared.history.segments.count() + self.shared.history.parts.count()
     }
 
     /// Why the store takes no more writes, if so.
@@ -413,6 +565,10 @@ impl<S: Stage> Store<S> {
                 "no payload is longer than {PAYLOAD_BYTES_MAX} bytes: {length}"
             );
         }
+        self.push(Request { appends, durability, must_sync: false, done: Box::new(done) });
+    }
+
+    fn push(&self, request: Request<S>) {
         let mut state = self.shared.queue.state.lock();
         let why = match (&state.stopped, state.closing) {
             (Some(why), _) => Some(Arc::clone(why)),
@@ -421,10 +577,9 @@ impl<S: Stage> Store<S> {
         };
         if let Some(why) = why {
             drop(state);
-            done(appends.iter().map(|_| Err(AppendError::Stopped(Arc::clone(&why)))).collect());
-            return;
+            return complete(vec![fail(request, &AppendError::Stopped(why))]);
         }
-        state.requests.push_back(Request { appends, durability, done: Box::new(done) });
+        state.requests.push_back(request);
         // The writer sleeps only on an empty queue.
         let was_empty = state.requests.len() == 1;
         drop(state);
@@ -438,6 +593,7 @@ impl<S: Stage> Store<S> {
     pub fn close(&self) {
         self.shared.queue.state.lock().closing = true;
         self.shared.queue.filled.notify_all();
+        self.shared.history.close();
         let threads = std::mem::take(&mut *self.threads.lock());
         let here = std::thread::current().id();
         if threads.iter().any(|thread| thread.thread().id() == here) {
@@ -457,23 +613,67 @@ impl<S: Stage> Drop for Store<S> {
     }
 }
 
-impl<S: Stage> Shared<S> {
-    fn log(&self, id: LogId) -> Arc<Log> {
-        if let Some(log) = self.logs.read().get(&id) {
-            return Arc::clone(log);
+/// Hands on what the stage remembered, and the entries of the parts that it had not seen.
+fn replay_parts<R: Replay>(
+    state: Option<Vec<u8>>,
+    unseen: &[Arc<Part>],
+    replay: &mut R,
+) -> Result<(), OpenError> {
+    if let Some(state) = state {
+        replay.restore(&state)?;
+    }
+    for part in unseen {
+        let (index, data) = (part.index(), part.data());
+        for number in 0..index.header.runs {
+            let run = index.run_at(number)?;
+            for number in run.entries() {
+                let placed = index.entry(number)?;
+                let mut start = vec![0; (placed.entry.length as usize).min(HEAD_BYTES_MAX)];
+                data.read_exact(&mut start, placed.at)?;
+                let (log, entry, at) = (run.log, &placed.entry, placed.at);
+                replay.entry(&Replayed { log, entry, start: &start, file: data, at })?;
+            }
         }
-        let mut logs = self.logs.write();
-        let new = || Arc::new(Log::new(id, Arc::clone(&self.segments)));
-        Arc::clone(logs.entry(id).or_insert_with(new))
+    }
+    Ok(())
+}
+
+/// What the walk over the journal finds behind what is indexed.
+struct Found<'a, R> {
+    replay: &'a mut R,
+    logs: HashMap<LogId, Vec<Entry>>,
+    sealed: Vec<SealedSegment>,
+    /// The segment of the last frame, and how many frames it has.
+    current: Option<(Arc<Segment>, u64)>,
+}
+
+impl<'a, R: Replay> Found<'a, R> {
+    fn new(replay: &'a mut R) -> Found<'a, R> {
+        Found { replay, logs: HashMap::new(), sealed: Vec::new(), current: None }
+    }
+
+    fn seal(&mut self, end: u64) {
+        if let Some((segment, _)) = self.current.take() {
+            self.sealed.push(SealedSegment { segment, end, state: self.replay.state() });
+        }
+    }
+
+    /// The entries, the segments that are sealed, and how many frames the last segment has.
+    fn finish(
+        mut self,
+        recovered: &Recovered,
+    ) -> (HashMap<LogId, Vec<Entry>>, Vec<SealedSegment>, u64) {
+        let newest = recovered.segments.last().map_or(0, |segment| segment.start);
+        let is_newest = |(segment, _): &(Arc<Segment>, u64)| segment.start == newest;
+        if !self.current.as_ref().is_some_and(is_newest) {
+            self.seal(newest);
+        }
+        let frames = self.current.map_or(0, |(_, frames)| frames);
+        (self.logs, self.sealed, frames)
     }
 }
 
-struct Index<'a, R> {
-    replay: &'a mut R,
-    logs: HashMap<LogId, Vec<Entry>>,
-}
-
-impl<R: Replay> Visit for Index<'_, R> {
+impl<R: Replay> Visit for Found<'_, R> {
     fn frame(
         &mut self,
         segment: &Arc<Segment>,
@@ -481,28 +681,16 @@ impl<R: Replay> Visit for Index<'_, R> {
         frame: &Frame,
         start: &[u8],
     ) -> Result<(), RecoverError> {
+        if self.current.as_ref().is_some_and(|(current, _)| current.start != segment.start) {
+            self.seal(segment.start);
+        }
+        self.current.get_or_insert_with(|| (Arc::clone(segment), 0)).1 += 1;
         let entry = entry_of(frame, position + FRAME_BYTES as u64);
-        let replayed = Replayed { log: frame.log, entry: &entry, start, segment };
+        let (file, at) = (&*segment.data, segment.at(entry.position));
+        let replayed = Replayed { log: frame.log, entry: &entry, start, file, at };
         self.replay.entry(&replayed)?;
         self.logs.entry(frame.log).or_default().push(entry);
         Ok(())
-    }
-}
-
-fn entry_of(frame: &Frame, position: u64) -> Entry {
-    Entry {
-        stamp: frame.stamp,
-        base: frame.base,
-        count: frame.count,
-        length: frame.length,
-        position,
-        user_min: frame.user_min,
-        user_max: frame.user_max,
-        user_peak: frame.user_max,
-        payload_crc: frame.payload_crc,
-        epoch: frame.epoch,
-        kind: frame.kind,
-        chain: 0,
     }
 }
 
@@ -528,8 +716,13 @@ impl<S: Stage> Writer<S> {
     fn run(mut self) {
         // A panic on this thread is an invariant lost: the process must not go on answering.
         let abort = AbortOnPanic;
-        while let Some(group) = self.gather() {
-            self.serve(group);
+        while let Some((group, wants_seal)) = self.gather() {
+            if wants_seal && self.stopped().is_none() {
+                self.seal();
+            }
+            if !group.is_empty() {
+                self.serve(group);
+            }
         }
         // After a failed sync the next one says that all is well, and it is not.
         if self.stopped().is_none()
@@ -542,10 +735,10 @@ impl<S: Stage> Writer<S> {
     }
 
     /// Waits for requests, and takes what has gathered.
-    fn gather(&self) -> Option<Vec<Request<S>>> {
+    fn gather(&self) -> Option<(Vec<Request<S>>, bool)> {
         let queue = &self.shared.queue;
         let mut state = queue.state.lock();
-        while state.requests.is_empty() {
+        while state.requests.is_empty() && !state.wants_seal {
             if state.closing {
                 return None;
             }
@@ -558,7 +751,14 @@ impl<S: Stage> Writer<S> {
             bytes += request.appends.iter().map(sum).sum::<u64>();
             group.push(request);
         }
-        Some(group)
+        Some((group, std::mem::take(&mut state.wants_seal)))
+    }
+
+    fn seal(&mut self) {
+        let Writer { journal, stage, shared, .. } = self;
+        if let Err(error) = journal.seal(&mut |sealed| hand_over(&shared.history, stage, sealed)) {
+            self.failed(error);
+        }
     }
 
     fn stopped(&self) -> Option<Arc<str>> {
@@ -571,14 +771,18 @@ impl<S: Stage> Writer<S> {
             let error = AppendError::Stopped(why);
             return complete(group.into_iter().map(|request| fail(request, &error)).collect());
         }
-        let durable = self.durability == Durability::Synced
-            && group.iter().any(|request| request.durability == Durability::Synced);
+        let durable = group.iter().any(|request| {
+            request.must_sync
+                || (self.durability, request.durability) == (Durability::Synced, Durability::Synced)
+        });
         let room: u64 = group
             .iter()
             .flat_map(|request| &request.appends)
             .map(|append| FRAME_BYTES as u64 + padded(append.payload.len() as u64))
             .sum();
-        if let Err(error) = self.journal.make_room(room) {
+        let Writer { journal, stage, shared, .. } = self;
+        let mut sealed = |sealed| hand_over(&shared.history, stage, sealed);
+        if let Err(error) = journal.make_room(room, &mut sealed) {
             let error = self.failed(error);
             return complete(group.into_iter().map(|request| fail(request, &error)).collect());
         }
@@ -626,7 +830,7 @@ impl<S: Stage> Writer<S> {
         ends: &mut HashMap<LogId, Offset>,
         laid: &mut Vec<Laid>,
     ) -> Result<Appended, AppendError<S::Refusal>> {
-        let log = self.shared.log(append.log);
+        let log = self.shared.history.log(append.log);
         let base = *ends.entry(append.log).or_insert_with(|| log.end());
         let stamp = self.timekeeper.stamp().map_err(AppendError::Time)?;
         self.stage.stage(&mut append, base, stamp).map_err(AppendError::Refused)?;
@@ -669,6 +873,7 @@ impl<S: Stage> Writer<S> {
         stats.tail_bytes.store(self.tail.held_bytes() as u64, Ordering::Relaxed);
         let before = stats.journal_end.swap(self.journal.end(), Ordering::Relaxed);
         stats.bytes.fetch_add(self.journal.end() - before, Ordering::Relaxed);
+        self.shared.history.foreground.store(self.journal.end(), Ordering::Relaxed);
         stats.synced_to.store(self.journal.synced_to(), Ordering::Relaxed);
         self.timekeeper.end(self.journal.synced_to());
         for log in grown {
@@ -690,6 +895,17 @@ impl<S: Stage> Writer<S> {
             }
         }
     }
+}
+
+/// Gives a sealed segment to those who index it, once there are not too many.
+fn hand_over<S: Stage>(
+    history: &History,
+    stage: &S,
+    (segment, end): (Arc<Segment>, u64),
+) -> io::Result<()> {
+    history.wait_for_room()?;
+    history.push_sealed(SealedSegment { segment, end, state: stage.state() });
+    Ok(())
 }
 
 fn describe(error: &WriteError) -> String {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::log::Log;
+use crate::log::{Entry, Log};
 
 /// The longest head that a payload may have, in bytes.
 pub const HEAD_BYTES_MAX: usize = 64;
@@ -90,7 +90,8 @@ impl Payload {
 
 /// What a payload in memory takes besides its bytes: many small ones would else exceed the budget
 /// many times over.
-const PAYLOAD_OVERHEAD_BYTES: usize = size_of::<Payload>() + size_of::<(Arc<Log>, usize)>();
+const PAYLOAD_OVERHEAD_BYTES: usize =
+    size_of::<Payload>() + size_of::<Entry>() + size_of::<(Arc<Log>, usize)>();
 
 /// Which payloads are in memory, oldest first, under one budget.
 pub(crate) struct Tail {

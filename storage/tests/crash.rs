@@ -6,7 +6,8 @@
 //! - what survives is a prefix, in stamp order, of what was laid out;
 //! - what was refused, or failed for good, is not there;
 //! - stamps and the frontier exceed every stamp and promise given before;
-//! - an answer about the past reads the same, when what it was made of was durable.
+//! - an answer about the past reads the same, when what it was made of was durable;
+//! - what was given up stays given up, and nothing else is.
 //!
 //! Runs replay: one thread submits, and the clock moves only between groups.
 
@@ -30,7 +31,13 @@ fn logs() -> impl Iterator<Item = LogId> {
 }
 
 fn options(durability: Durability) -> Options {
-    Options { durability, segment_bytes_max: 4096, tail_bytes_max: 2048, ..Options::default() }
+    Options {
+        durability,
+        segment_bytes_max: 4096,
+        tail_bytes_max: 2048,
+        tended_by_hand: true,
+        ..Options::default()
+    }
 }
 
 /// An append that may be in the journal.
@@ -40,6 +47,7 @@ struct Laid {
     /// The payload behind its head.
     rest: Vec<u8>,
     head: bool,
+    count: u32,
     acknowledged: Option<Appended>,
 }
 
@@ -80,13 +88,16 @@ struct Witness {
     visible: usize,
     promised: Hlc,
     answers: Vec<Answer>,
+    /// The first offset of each log that is kept, as was acknowledged, and as was asked for.
+    starts: [(u64, u64); LOGS as usize],
 }
 
 impl Witness {
     fn note(&mut self, append: &Append<Verdict>, acknowledged: Option<Appended>) {
         let head = !append.payload.head.as_slice().is_empty();
         let rest = append.payload.rest.to_vec();
-        self.laid.push(Laid { log: append.log, rest, head, acknowledged });
+        let count = append.count;
+        self.laid.push(Laid { log: append.log, rest, head, count, acknowledged });
         if let Some(appended) = acknowledged {
             assert!(appended.stamp > self.promised, "a stamp lies in what was promised closed");
             self.promised = appended.stamp;
@@ -105,8 +116,8 @@ impl Witness {
         assert!(cut.is_closed_by(frontier));
         for log in logs() {
             let index = rig.store.log(log);
-            let chain = index.last_in(cut).map_or(0, |entry| entry.chain);
-            let offset = index.offset_at(cut);
+            let tip = index.tip_at(cut).expect("an index can be read");
+            let (chain, offset) = (tip.chain, tip.end);
             self.answers.push(Answer { log, cut, offset, chain, from: self.visible });
         }
     }
@@ -119,40 +130,68 @@ impl Witness {
     /// Holds a reopened store to what was told before, of which `least` appends must be there.
     fn examine(&mut self, rig: &Rig, least: usize) {
         let found = rig.all(logs());
-        assert_eq!(found, rig.replayed, "replay shows what readers see, in stamp order");
-        assert!(found.len() >= least, "lost: {} of {least} survived", found.len());
-        assert!(found.len() <= self.laid.len(), "found what was refused or withdrawn");
-        for (index, (laid, seen)) in self.laid.iter().zip(&found).enumerate() {
+        let start = |log: LogId| rig.store.log(log).start().0;
+        let is_kept = |log: LogId, end: u64| end > start(log);
+        for (log, (acknowledged, asked)) in logs().zip(&mut self.starts) {
+            let start = start(log);
+            assert!((*acknowledged..=*asked).contains(&start), "{log:?} begins at {start}");
+            (*acknowledged, *asked) = (start, start);
+        }
+        let replayed = rig.replayed.iter();
+        let mut replayed: Vec<Seen> = replayed
+            .filter(|seen| is_kept(seen.log, seen.base.0 + u64::from(seen.count)))
+            .cloned()
+            .collect();
+        // Where an index was lost, its entries are shown by log.
+        replayed.sort_by_key(|seen| seen.stamp);
+        assert!(found.ends_with(&replayed), "replay shows all since what the stage remembered");
+        // What was laid out and has not been given up.
+        let expected: Vec<usize> = (0..self.laid.len())
+            .filter(|index| {
+                let laid = &self.laid[*index];
+                laid.acknowledged
+                    .is_none_or(|told| is_kept(laid.log, told.base.0 + u64::from(laid.count)))
+            })
+            .collect();
+        assert!(found.len() <= expected.len(), "found what was refused or withdrawn");
+        let survived = expected.get(found.len()).copied().unwrap_or(self.laid.len());
+        assert!(survived >= least, "lost: {survived} of {least} survived");
+        for (index, seen) in expected.iter().zip(&found) {
+            let laid = &self.laid[*index];
             assert!(laid.is(seen), "append {index} is {seen:?}, was {laid:?}");
         }
         for log in logs() {
-            let mut end = Offset(0);
+            let mut end: Option<Offset> = None;
             for seen in found.iter().filter(|seen| seen.log == log) {
-                assert_eq!(seen.base, end, "offsets are dense");
-                end = Offset(end.0 + u64::from(seen.count));
+                assert!(end.is_none_or(|end| seen.base == end), "offsets are dense");
+                end = Some(Offset(seen.base.0 + u64::from(seen.count)));
             }
         }
-        for seen in found.iter().skip(self.visible) {
-            assert!(seen.stamp > self.promised, "{seen:?} lies in what was promised closed");
+        for (index, seen) in expected.iter().zip(&found) {
+            let late = *index < self.visible || seen.stamp > self.promised;
+            assert!(late, "{seen:?} lies in what was promised closed");
         }
-        self.answers.retain(|answer| answer.from <= found.len());
+        self.answers.retain(|answer| {
+            let lost_to = rig.store.log(answer.log).horizon().lost_to;
+            answer.from <= survived && answer.cut.bound() > lost_to
+        });
         for answer in &self.answers {
             let index = rig.store.log(answer.log);
-            assert_eq!(index.offset_at(answer.cut), answer.offset, "{answer:?}");
-            let chain = index.last_in(answer.cut).map_or(0, |entry| entry.chain);
-            assert_eq!(chain, answer.chain, "{answer:?}");
+            let tip = index.tip_at(answer.cut).expect("an index can be read");
+            assert_eq!((tip.end, tip.chain), (answer.offset, answer.chain), "{answer:?}");
         }
         let last = found.last().map_or(Hlc::ZERO, |seen| seen.stamp);
         let frontier = rig.frontier();
         assert!(frontier >= self.promised.max(last), "the frontier fell: {frontier}");
         self.promised = frontier;
         // What was found is synced by recovery, and so durable from here on.
-        for (laid, seen) in self.laid.iter_mut().zip(&found) {
+        for (index, seen) in expected.iter().zip(&found) {
             let (base, stamp) = (seen.base, seen.stamp);
-            laid.acknowledged.get_or_insert(Appended { base, stamp, journal_end: 0 });
+            let told = Appended { base, stamp, journal_end: 0 };
+            self.laid[*index].acknowledged.get_or_insert(told);
         }
-        self.laid.truncate(found.len());
-        (self.durable, self.visible) = (found.len(), found.len());
+        self.laid.truncate(survived);
+        (self.durable, self.visible) = (survived, survived);
     }
 }
 
@@ -205,7 +244,7 @@ impl Machine {
     fn work(&mut self, steps: usize) {
         let Some(mut rig) = self.open() else { return };
         for _ in 0..steps {
-            match self.random.below(16) {
+            match self.random.below(22) {
                 0..=6 => self.append(&rig),
                 7..=8 => self.append_group(&rig),
                 9..=12 => {
@@ -219,6 +258,13 @@ impl Machine {
                     rig.frontier();
                 }
                 14 => self.witness.ask(&rig, &mut self.random),
+                15 => {
+                    rig.store.seal();
+                    rig.append(Vec::new(), Durability::Written);
+                }
+                16..=18 => self.tolerate(rig.store.tend().err()),
+                19 => self.give_up(&rig),
+                20 => self.tolerate(rig.store.free().err()),
                 _ => {
                     rig.store.close();
                     if !self.disk.is_down() {
@@ -234,6 +280,23 @@ impl Machine {
         for _ in 0..2 {
             self.clock.advance(Duration::from_millis(30));
             self.witness.ask(&rig, &mut self.random);
+        }
+    }
+
+    fn tolerate(&self, error: Option<std::io::Error>) {
+        if let Some(error) = error {
+            assert!(self.disk.is_down(), "a healthy disk: {error}");
+        }
+    }
+
+    fn give_up(&mut self, rig: &Rig) {
+        let log = LogId(self.random.below(LOGS));
+        let (held, told) = (rig.store.log(log), &mut self.witness.starts[log.0 as usize]);
+        let to = self.random.below(held.end().0 + 1);
+        told.1 = told.1.max(to);
+        match rig.store.give_up(&[(log, Offset(to))]) {
+            Ok(()) => told.0 = told.0.max(to),
+            Err(error) => self.tolerate(Some(error)),
         }
     }
 

@@ -23,7 +23,7 @@ const HEADER: usize = SEGMENT_HEADER_BYTES as usize;
 const FRAME: usize = FRAME_BYTES;
 
 fn options() -> Options {
-    Options { segment_bytes_max: 4096, ..Options::default() }
+    Options { segment_bytes_max: 4096, tended_by_hand: true, ..Options::default() }
 }
 
 fn one(rig: &Rig, log: u64, payload: &[u8], how: Durability) -> harness::TestResult {
@@ -233,12 +233,12 @@ fn a_failed_sync_holds_the_frontier_below_the_group_that_may_be_found_later() {
     assert!(matches!(one(&rig, 1, b"lost?", Durability::Synced), Err(AppendError::Stopped(_))));
     clock.advance(Duration::from_millis(300));
     let frontier = rig.frontier();
-    let before = rig.store.log(LogId(1)).offset_at(Cut::through(frontier));
+    let before = rig.store.log(LogId(1)).offset_at(Cut::through(frontier)).unwrap();
     rig.store.close();
     assert!(rig.frontier() >= frontier);
     let reopened = Rig::open(&disk.after_kill(), options(), &clock).unwrap();
     assert_eq!(reopened.replayed.len(), 2, "this test is about a group that is found");
-    assert_eq!(reopened.store.log(LogId(1)).offset_at(Cut::through(frontier)), before);
+    assert_eq!(reopened.store.log(LogId(1)).offset_at(Cut::through(frontier)).unwrap(), before);
 }
 
 #[test]
@@ -500,7 +500,7 @@ fn tiny_payloads_cannot_hold_far_more_memory_than_the_budget() {
     let options = Options { tail_bytes_max: 1000, ..Options::default() };
     let rig = Rig::open(&disk, options, &clock).unwrap();
     rig.append((0..500).map(|_| append(1, b"")).collect(), Durability::Written);
-    let pieces = rig.store.log(LogId(1)).read(Offset(0), Offset(500), usize::MAX);
+    let pieces = rig.store.log(LogId(1)).read(Offset(0), Offset(500), usize::MAX).unwrap();
     let in_memory =
         pieces.iter().filter(|piece| matches!(piece.data, storage::PieceData::Memory(_))).count();
     assert!(in_memory <= 20, "{in_memory} payloads are held");
@@ -568,17 +568,19 @@ fn payloads_of_any_length_read_back_from_a_real_disk_through_the_cache_and_aroun
             .map(|length| random.bytes(length))
             .collect();
     let examine = |rig: &Rig, count: usize| {
-        let mut buffer = storage::journal::LoadBuffer::default();
-        let pieces = rig.store.log(LogId(1)).read(Offset(0), Offset(u64::MAX), usize::MAX);
+        let mut buffer = storage::LoadBuffer::default();
+        let pieces = rig.store.log(LogId(1)).read(Offset(0), Offset(u64::MAX), usize::MAX).unwrap();
         assert_eq!(pieces.len(), count);
         for (piece, payload) in pieces.iter().zip(&payloads) {
             assert!(piece.read().unwrap() == payload[..]);
-            let storage::PieceData::File(segment) = &piece.data else { panic!("none in memory") };
-            let (position, length) = (piece.entry.position, payload.len());
-            if segment.load_cached(&mut buffer, position, length).unwrap() {
+            let storage::PieceData::File { file, at } = &piece.data else {
+                panic!("none in memory")
+            };
+            let length = payload.len();
+            if file.load_cached(&mut buffer, *at, length).unwrap() {
                 assert!(buffer.bytes() == payload);
             }
-            segment.load(&mut buffer, position, length).unwrap();
+            file.load(&mut buffer, *at, length).unwrap();
             assert!(buffer.bytes() == payload);
         }
     };

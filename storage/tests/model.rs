@@ -1,5 +1,6 @@
 //! A random workload against a plain `BTreeMap`: what a log answers, at random moments, with a tail
-//! budget that holds a handful of payloads and segments that hold a handful of frames.
+//! budget that holds a handful of payloads, segments that hold a handful of frames, and indexing,
+//! filing, giving up, freeing and loss of indexes in between.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -12,8 +13,9 @@ use bytes::Bytes;
 use harness::{Rig, Verdict, append, append_with_head, manual_clock};
 use hlc::{Cut, Hlc, SysTime, UserTime, WallClock};
 use proptest::prelude::*;
-use storage::disk::MemoryDisk;
-use storage::{Append, AppendError, Durability, Entry, LogId, Offset, Options, Piece};
+use storage::disk::{Disk, MemoryDisk};
+use storage::index::Tip;
+use storage::{Append, AppendError, Durability, LogId, Offset, Options, Piece};
 
 const LOGS: usize = 3;
 
@@ -25,6 +27,7 @@ struct Known {
     user_max: i64,
     epoch: u32,
     bytes: Bytes,
+    chain: u128,
 }
 
 /// The entries of each log, by base offset.
@@ -45,7 +48,14 @@ enum Step {
     Append(Vec<Vec<Wanted>>, bool),
     Advance(u64),
     SetBack(u64),
-    Reopen,
+    /// Reopens; without the index files for which a bit is set.
+    Reopen(u64),
+    Seal,
+    Tend,
+    GiveUp(usize, u16),
+    Free,
+    /// Damages a byte of one of the index files that there are.
+    Rot(u16, u16),
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +92,12 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (group, any::<bool>()).prop_map(|(group, synced)| Step::Append(group, synced)),
         2 => (0u64..900).prop_map(Step::Advance),
         1 => (0u64..700).prop_map(Step::SetBack),
-        1 => Just(Step::Reopen),
+        1 => prop_oneof![Just(0u64), any::<u64>()].prop_map(Step::Reopen),
+        1 => Just(Step::Seal),
+        3 => Just(Step::Tend),
+        1 => (0..LOGS, any::<u16>()).prop_map(|(log, at)| Step::GiveUp(log, at)),
+        1 => Just(Step::Free),
+        1 => (any::<u16>(), any::<u16>()).prop_map(|(file, at)| Step::Rot(file, at)),
     ]
 }
 
@@ -133,6 +148,7 @@ fn learn(model: &mut Model, wanted: &Wanted, epoch: u32, result: &harness::TestR
                 user_max: wanted.user.1,
                 epoch,
                 bytes: bytes.into(),
+                chain: 0,
             };
             log.insert(end, known);
         }
@@ -154,31 +170,39 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
     let known: Vec<&Known> = model[question.log].values().collect();
     let log = rig.store.log(LogId(question.log as u64));
     let end = known.last().map_or(0, |last| last.end);
+    let horizon = log.horizon();
+    let start = horizon.start.0;
     let fraction = |of: u16, whole: u64| whole * u64::from(of) / u64::from(u16::MAX);
-    let (from, until) = (fraction(question.from, end + 1), fraction(question.until, end + 1));
+    let from = start + fraction(question.from, end + 1 - start);
+    let until = start + fraction(question.until, end + 1 - start);
 
-    assert_eq!((log.end().0, log.entry_count()), (end, known.len()));
-    assert_eq!(log.bytes(), known.iter().map(|entry| entry.bytes.len() as u64).sum::<u64>());
-    let last = log.last_entry();
-    assert_eq!(last.map(|entry| entry.stamp), known.last().map(|entry| entry.stamp));
+    assert_eq!(log.end().0, end);
+    let kept = known.iter().filter(|entry| entry.end > start);
+    assert_eq!(log.bytes().unwrap(), kept.map(|entry| entry.bytes.len() as u64).sum::<u64>());
+    assert_eq!(log.tip().stamp, known.last().map_or(Hlc::ZERO, |entry| entry.stamp));
 
     // A cut at, just before and just behind some entry's stamp (F7).
     let picked = known.get(fraction(question.stamp, known.len() as u64) as usize);
     let stamp = picked.map_or(Hlc::MAX, |entry| entry.stamp);
     let cut = Cut::below(Hlc::from_bits(stamp.bits().saturating_add_signed(question.nudge)));
     let inside = known.iter().rfind(|entry| entry.stamp < cut.bound());
-    assert_eq!(log.offset_at(cut).0, inside.map_or(0, |entry| entry.end));
-    assert_eq!(log.last_in(cut).map(|entry| entry.base.0), inside.map(|entry| entry.base));
+    if cut.bound() > horizon.lost_to {
+        let tip = log.tip_at(cut).unwrap();
+        let expected = inside.map_or((0, Hlc::ZERO, 0), |e| (e.end, e.stamp, e.chain));
+        assert_eq!((tip.end.0, tip.stamp, tip.chain), expected, "a cut above the horizon");
+    } else {
+        assert!(log.offset_at(cut).unwrap() < horizon.start, "a cut below the horizon shows it");
+    }
 
     let holding = known.iter().find(|entry| entry.end > from);
     assert_eq!(
-        log.entry_at(Offset(from)).map(|entry| (entry.base.0, entry.end().0)),
+        log.entry_at(Offset(from)).unwrap().map(|entry| (entry.base.0, entry.end().0)),
         holding.map(|entry| (entry.base, entry.end))
     );
 
     let reaching = known.iter().find(|entry| entry.end > from && entry.user_max >= question.user);
     assert_eq!(
-        log.first_reaching(UserTime(question.user), Offset(from)).as_ref().map(read),
+        log.first_reaching(UserTime(question.user), Offset(from)).unwrap().as_ref().map(read),
         reaching.map(|entry| told(entry))
     );
 
@@ -189,12 +213,12 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
         }
     }
     assert_eq!(
-        log.latest_by_user_time(Offset(from), Offset(until)).as_ref().map(read),
+        log.latest_by_user_time(Offset(from), Offset(until)).unwrap().as_ref().map(read),
         latest.map(told)
     );
 
     let (mut expected, mut bytes) = (Vec::new(), 0);
-    let (mut between, mut enough) = (0, false);
+    let mut between = 0;
     for entry in known.iter().filter(|entry| entry.end > from && entry.base < until) {
         if expected.is_empty()
             || (bytes < question.bytes && bytes + entry.bytes.len() <= question.bytes)
@@ -205,22 +229,48 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
             bytes = usize::MAX / 2;
         }
         bytes += entry.bytes.len();
-        if !enough {
-            enough = between >= question.bytes as u64;
-            between += if enough { 0 } else { entry.bytes.len() as u64 };
-        }
+        between += if from < until { entry.bytes.len() as u64 } else { 0 };
     }
-    let pieces = log.read(Offset(from), Offset(until), question.bytes);
+    let pieces = log.read(Offset(from), Offset(until), question.bytes).unwrap();
     assert_eq!(pieces.iter().map(read).collect::<Vec<_>>(), expected);
-    assert_eq!(log.bytes_between(Offset(from), Offset(until), question.bytes as u64), between);
+    assert_eq!(log.bytes_between(Offset(from), Offset(until)).unwrap(), between);
 
     let epoch = fraction(question.until, 40) as u32;
     let of_epoch = known.iter().rfind(|entry| entry.epoch <= epoch);
-    assert_eq!(log.epoch_end(epoch), of_epoch.map(|entry| (entry.epoch, Offset(entry.end))));
+    if of_epoch.is_none_or(|entry| entry.end > start) {
+        let expected = of_epoch.map(|entry| (entry.epoch, Offset(entry.end)));
+        if of_epoch.is_some() || start == 0 {
+            assert_eq!(log.epoch_end(epoch).unwrap(), expected);
+        }
+    }
 }
 
-fn chains(rig: &Rig) -> Vec<Option<Entry>> {
-    (0..LOGS).map(|log| rig.store.log(LogId(log as u64)).last_entry()).collect()
+fn tips(rig: &Rig) -> Vec<Tip> {
+    (0..LOGS).map(|log| rig.store.log(LogId(log as u64)).tip()).collect()
+}
+
+/// Names of index files, in order.
+fn indexes(disk: &MemoryDisk) -> Vec<String> {
+    disk.names().into_iter().filter(|name| name.ends_with(".index")).collect()
+}
+
+/// Whether all of a log can be read by index.
+fn is_readable(rig: &Rig, log: usize) -> bool {
+    let log = rig.store.log(LogId(log as u64));
+    let all = log.read(log.start(), Offset(u64::MAX), usize::MAX);
+    let found = (0..=log.end().0).all(|offset| log.entry_at(Offset(offset)).is_ok());
+    let cuts = rig.store.parts().iter().all(|part| log.tip_at(Cut::below(part.last_stamp)).is_ok());
+    all.is_ok() && found && cuts && log.first_reaching(UserTime(25), Offset(0)).is_ok()
+}
+
+/// Remembers the chain of what was appended last, as the log gave it then.
+fn learn_chains(model: &mut Model, rig: &Rig) {
+    for (log, known) in model.iter_mut().enumerate() {
+        let log = rig.store.log(LogId(log as u64));
+        for (_, entry) in known.iter_mut().rev().take_while(|(_, entry)| entry.chain == 0) {
+            entry.chain = log.entry_at(Offset(entry.base)).unwrap().unwrap().chain;
+        }
+    }
 }
 
 proptest! {
@@ -231,8 +281,12 @@ proptest! {
     fn a_log_answers_as_a_plain_map_does(
         steps in prop::collection::vec((step(), prop::collection::vec(question(), 0..6)), 1..30),
     ) {
-        let options =
-            Options { segment_bytes_max: 2048, tail_bytes_max: 1500, ..Options::default() };
+        let options = Options {
+            segment_bytes_max: 2048,
+            tail_bytes_max: 1500,
+            tended_by_hand: true,
+            ..Options::default()
+        };
         let (disk, clock) = (MemoryDisk::new(), manual_clock());
         let mut rig = Rig::open(&disk, options, &clock).unwrap();
         let mut model = Model::default();
@@ -247,19 +301,47 @@ proptest! {
                     for (wanted, result) in group.iter().flatten().zip(results.iter().flatten()) {
                         learn(&mut model, wanted, epoch, result);
                     }
+                    learn_chains(&mut model, &rig);
                 }
                 Step::Advance(ms) => clock.advance(Duration::from_millis(ms)),
                 Step::SetBack(ms) => clock.step_to(SysTime(clock.read().wall.0 - ms)),
-                Step::Reopen => {
-                    let before = chains(&rig);
+                Step::Reopen(lost) => {
+                    let before = tips(&rig);
                     let frontier = rig.frontier();
                     drop(rig);
+                    for (nth, name) in indexes(&disk).into_iter().enumerate() {
+                        if lost >> (nth % 64) & 1 == 1 {
+                            disk.remove(&name).unwrap();
+                        }
+                    }
                     rig = Rig::open(&disk, options, &clock).unwrap();
-                    prop_assert_eq!(chains(&rig), before, "the same history has the same chain");
+                    prop_assert_eq!(tips(&rig), before, "the same history has the same chain");
                     prop_assert!(rig.frontier() >= frontier);
-                    let count: usize = model.iter().map(BTreeMap::len).sum();
-                    prop_assert_eq!(rig.replayed.len(), count);
-                    prop_assert!(rig.replayed.is_sorted_by(|a, b| a.stamp < b.stamp));
+                }
+                Step::Seal => rig.store.seal(),
+                Step::Tend => rig.store.tend().unwrap(),
+                Step::GiveUp(log, at) => {
+                    let log = rig.store.log(LogId(log as u64));
+                    let start = log.end().0 * u64::from(at) / u64::from(u16::MAX);
+                    rig.store.give_up(&[(log.id, Offset(start))]).unwrap();
+                    prop_assert!(log.start() >= Offset(start));
+                }
+                Step::Free => drop(rig.store.free().unwrap()),
+                Step::Rot(file, at) => {
+                    let names = indexes(&disk);
+                    if let Some(name) = names.get(file as usize % names.len().max(1)) {
+                        drop(rig);
+                        let length = disk.bytes(name).len();
+                        disk.rot(name, length * at as usize / (1 << 16), 0x20);
+                        rig = Rig::open(&disk, options, &clock).unwrap();
+                        // What is damaged is found by whoever reads it, and made anew before the next.
+                        for _ in 0..64 {
+                            if (0..LOGS).all(|log| is_readable(&rig, log)) {
+                                break;
+                            }
+                            rig.store.tend().unwrap();
+                        }
+                    }
                 }
             }
             for question in &questions {

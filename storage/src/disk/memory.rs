@@ -43,6 +43,8 @@ struct Content {
     synced: Vec<u8>,
     seen: Vec<u8>,
     pending: Vec<Pending>,
+    /// How many bytes were given back.
+    punched: u64,
 }
 
 #[derive(Clone)]
@@ -104,7 +106,7 @@ impl MemoryDisk {
         let mut files = BTreeMap::new();
         for (id, content) in &state.files {
             let bytes = content.after_crash(&mut choose);
-            files.insert(*id, Content { synced: bytes.clone(), seen: bytes, pending: Vec::new() });
+            files.insert(*id, Content { synced: bytes.clone(), seen: bytes, ..Content::default() });
         }
         MemoryDisk(Arc::new(Mutex::new(State {
             names_synced: names.clone(),
@@ -136,6 +138,16 @@ impl MemoryDisk {
         content.sync();
         content.seen[position] ^= mask;
         content.synced[position] ^= mask;
+    }
+
+    /// How many bytes its files take: what was given back is not counted.
+    pub fn held_bytes(&self) -> u64 {
+        self.0.lock().held()
+    }
+
+    /// The names of its files.
+    pub fn names(&self) -> Vec<String> {
+        self.0.lock().names.keys().cloned().collect()
     }
 
     /// The bytes of a file, as a reader sees them.
@@ -214,7 +226,8 @@ impl State {
     }
 
     fn held(&self) -> u64 {
-        self.files.values().map(|content| content.seen.len() as u64).sum()
+        let named = self.names.values().filter_map(|id| self.files.get(id));
+        named.map(|content| (content.seen.len() as u64).saturating_sub(content.punched)).sum()
     }
 }
 
@@ -247,6 +260,14 @@ impl Disk for MemoryDisk {
         let mut state = self.0.lock();
         state.check_up()?;
         state.names.remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.check_up()?;
+        let file = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.names.insert(to.to_owned(), file);
+        Ok(())
     }
 
     fn sync_names(&self) -> io::Result<()> {
@@ -313,6 +334,19 @@ impl DiskFile for MemoryFile {
         let aligned = places.iter().all(|place| place.is_multiple_of(BLOCK_BYTES));
         assert!(aligned, "whole blocks go around the page cache: {places:?}");
         self.write_at(&mut [io::IoSlice::new(bytes)], position)
+    }
+
+    fn punch(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+        let mut state = self.disk.0.lock();
+        state.operate()?;
+        let content = state.files.get_mut(&self.id).expect("an open file stays");
+        let (from, to) = (range.start as usize, (range.end as usize).min(content.seen.len()));
+        if from < to {
+            content.punched += (to - from) as u64;
+            content.seen[from..to].fill(0);
+            content.pending.push(Pending::Write { position: from, bytes: vec![0; to - from] });
+        }
+        Ok(())
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {

@@ -2,9 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::FallocateFlags;
 
 use super::{Disk, DiskFile};
 
@@ -32,13 +35,7 @@ impl RealDisk {
     }
 
     fn file(&self, name: &str, file: File) -> RealFile {
-        let direct = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
-            .open(self.directory.join(name));
-        // Some file systems have no such thing; they get ordinary writes.
-        RealFile { file, direct: direct.ok() }
+        RealFile { file, path: self.directory.join(name), direct: OnceLock::new() }
     }
 }
 
@@ -68,6 +65,10 @@ impl Disk for RealDisk {
         fs::remove_file(self.directory.join(name))
     }
 
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.directory.join(from), self.directory.join(to))
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         File::open(&self.directory)?.sync_all()
     }
@@ -75,8 +76,27 @@ impl Disk for RealDisk {
 
 struct RealFile {
     file: File,
-    /// The same file, opened to be written around the page cache.
-    direct: Option<File>,
+    path: PathBuf,
+    /// The same file, opened at first use to go around the page cache. Some file systems have no
+    /// such thing; they get ordinary reads and writes.
+    direct: OnceLock<Option<File>>,
+}
+
+impl RealFile {
+    fn direct(&self) -> Option<&File> {
+        let open = || {
+            let direct = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
+                .open(&self.path)
+                .ok()?;
+            // The name may belong to another file by now.
+            let (here, there) = (self.file.metadata().ok()?, direct.metadata().ok()?);
+            (here.ino() == there.ino() && here.dev() == there.dev()).then_some(direct)
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
 }
 
 impl DiskFile for RealFile {
@@ -107,11 +127,11 @@ impl DiskFile for RealFile {
     }
 
     fn takes_blocks(&self) -> bool {
-        self.direct.is_some()
+        self.direct().is_some()
     }
 
     fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        match &self.direct {
+        match self.direct() {
             Some(direct) => direct.write_all_at(bytes, position),
             None => self.file.write_all_at(bytes, position),
         }
@@ -119,6 +139,14 @@ impl DiskFile for RealFile {
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         self.file.set_len(length)
+    }
+
+    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, flags, range.start, range.end - range.start) {
+            Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -137,7 +165,7 @@ impl DiskFile for RealFile {
     }
 
     fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let Some(direct) = &self.direct else { return read_at(&self.file, buffer, position) };
+        let Some(direct) = self.direct() else { return read_at(&self.file, buffer, position) };
         // A count that is no whole number of blocks is the end of the file; to go on from there
         // would be out of step with the blocks.
         match direct.read_at(buffer, position) {

@@ -157,13 +157,16 @@ fn last_written(segment: &Segment, from: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Walks over all frames up to the first bad one. Payloads that begin below `trusted_to` are not
-/// read, only their headers; later ones are checked whole.
+/// Walks over all frames from position `from` on, where a segment begins and stamps lie above `last`,
+/// up to the first bad one. Payloads that begin below `trusted_to` are not read, only their headers; later ones are checked
+/// whole.
 ///
 /// # Errors
 /// [`RecoverError`], and what `visit` returns.
 pub fn walk(
     disk: &dyn Disk,
+    from: u64,
+    last: Hlc,
     trusted_to: u64,
     visit: &mut dyn Visit,
 ) -> Result<Walked, RecoverError> {
@@ -171,6 +174,7 @@ pub fn walk(
         .list()?
         .into_iter()
         .filter_map(|name| start_of(&name).map(|start| (start, name)))
+        .filter(|(start, _)| *start >= from)
         .collect();
     starts.sort();
     let (mut segments, mut headless) = (Vec::new(), Vec::new());
@@ -188,11 +192,11 @@ pub fn walk(
         }
     }
     let mut walked = Walked {
-        end: 0,
-        limit: segments.last().map_or(Ok(0), |segment: &Arc<Segment>| segment.limit())?,
+        end: from,
+        limit: segments.last().map_or(Ok(from), |segment: &Arc<Segment>| segment.limit())?,
         segments,
         headless,
-        last: Hlc::ZERO,
+        last,
         bad: None,
     };
     for index in 0..walked.segments.len() {
@@ -218,6 +222,31 @@ pub fn walk(
         }
     }
     Ok(walked)
+}
+
+/// Visits the frames of a segment that was sealed at `end`; their headers are checked, and not their
+/// payloads.
+pub(crate) fn scan_sealed(
+    segment: &Arc<Segment>,
+    end: u64,
+    visit: &mut dyn Visit,
+) -> Result<(), RecoverError> {
+    let mut walked = Walked {
+        segments: Vec::new(),
+        headless: Vec::new(),
+        end: segment.start,
+        last: Hlc::ZERO,
+        bad: None,
+        limit: end,
+    };
+    let bad = scan(segment, end, end, &mut walked, visit)?;
+    match bad.or((walked.end != end).then_some(FrameError::Short)) {
+        None => Ok(()),
+        Some(reason) => {
+            let (file, position) = (segment.name().to_owned(), walked.end);
+            Err(RecoverError::Damaged(Damage { file, position, synced_to: end, reason }))
+        }
+    }
 }
 
 /// Visits the good frames of one segment; the reason why the next one is bad, unless it ends there.
@@ -339,9 +368,9 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
 pub fn settle(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered, RecoverError> {
     let known = synced_behind(&walked)?.max(synced_to);
     if walked.end < known {
-        let last = walked.segments.last().map(|segment| segment.name.clone());
+        let last = walked.segments.last().map(|segment| segment.name().to_owned());
         let (file, reason) = match &walked.bad {
-            Some((segment, reason)) => (segment.name.clone(), *reason),
+            Some((segment, reason)) => (segment.name().to_owned(), *reason),
             None => (last.unwrap_or_else(|| "(no segment)".to_owned()), FrameError::Short),
         };
         let damage = Damage { file, position: walked.end, synced_to: known, reason };
@@ -359,22 +388,21 @@ fn cut_off(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered,
     }
     while segments.last().is_some_and(|segment| segment.start > end) {
         if let Some(segment) = segments.pop() {
-            disk.remove(&segment.name)?;
+            disk.remove(segment.name())?;
         }
     }
     // Always: the life before may have ended between creating a file and syncing its name.
     disk.sync_names()?;
     if let Some(segment) = segments.last() {
         // Zeros written ahead are cut off with the rest.
-        let (file, at) = segment.place(end);
-        file.truncate(at)?;
+        segment.file().truncate(segment.at(end))?;
     }
     // What was found readable may still be only in the page cache of the life before, in sealed
     // segments as well as in the last: from here on it counts as synced.
     for (index, segment) in segments.iter().enumerate() {
         let next = segments.get(index + 1).map_or(u64::MAX, |next| next.start);
         if next > synced_to {
-            segment.file().sync()?;
+            segment.sync()?;
         }
     }
     Ok(Recovered { segments, end, last, torn_bytes })

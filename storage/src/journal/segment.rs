@@ -1,12 +1,12 @@
 //! Segment files, and the row that they form.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::data_file::DataFile;
+use crate::disk::{Disk, DiskFile};
 
 /// The length of a segment's header; positions begin behind it.
 pub const SEGMENT_HEADER_BYTES: u64 = 64;
@@ -56,24 +56,32 @@ impl SegmentHeader {
 }
 
 /// One file of the journal.
+#[derive(Debug)]
 pub struct Segment {
     /// The position of its first frame.
     pub start: u64,
-    /// Its name in the journal's directory.
-    pub name: String,
-    file: Arc<dyn DiskFile>,
-    /// The positions whose bytes the page cache is likely to hold: what this life wrote through it.
-    /// Ranges rise; the gaps between them were written around it.
-    cached: Mutex<Vec<Range<u64>>>,
-}
-
-impl std::fmt::Debug for Segment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Segment").field("start", &self.start).finish_non_exhaustive()
-    }
+    /// The file.
+    pub data: Arc<DataFile>,
+    /// Why it could not be synced, if so: from then on it cannot be.
+    sync_failed: Mutex<Option<String>>,
 }
 
 impl Segment {
+    /// The segment that begins at `start`, in a file that is open.
+    pub(crate) fn new(start: u64, data: Arc<DataFile>) -> Segment {
+        Segment { start, data, sync_failed: Mutex::default() }
+    }
+
+    /// Puts it on stable storage. Never tried again after a failure, by whomever: the kernel forgets
+    /// what it could not write, and says so only once.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let mut failed = self.sync_failed.lock();
+        if let Some(why) = &*failed {
+            return Err(io::Error::other(why.clone()));
+        }
+        self.file().sync().inspect_err(|error| *failed = Some(error.to_string()))
+    }
+
     /// Creates the segment that begins at `start`, its header and name on stable storage.
     pub(crate) fn create(disk: &dyn Disk, start: u64) -> io::Result<Segment> {
         let name = segment_name(start);
@@ -82,7 +90,7 @@ impl Segment {
         file.write_at(&mut [io::IoSlice::new(&header)], 0)?;
         file.sync()?;
         disk.sync_names()?;
-        Ok(Segment { start, name, file, cached: Mutex::default() })
+        Ok(Segment::new(start, Arc::new(DataFile::new(name, file))))
     }
 
     /// Opens a segment; `None` if its header is not whole.
@@ -93,46 +101,35 @@ impl Segment {
             return Ok(None);
         }
         let whole = SegmentHeader::decode(&bytes).is_some_and(|header| header.start == start);
-        Ok(whole.then(|| Segment { start, name: name.to_owned(), file, cached: Mutex::default() }))
+        let data = || Arc::new(DataFile::new(name.to_owned(), file));
+        Ok(whole.then(|| Segment::new(start, data())))
     }
 
-    /// The file, and where in it `position` lies.
-    pub fn place(&self, position: u64) -> (&Arc<dyn DiskFile>, u64) {
-        (&self.file, position - self.start + SEGMENT_HEADER_BYTES)
+    /// Its name in the journal's directory.
+    pub fn name(&self) -> &str {
+        &self.data.name
     }
 
-    /// Says that `range`, which lies behind all earlier ones, was written through the page cache.
-    pub(crate) fn note_cached(&self, range: Range<u64>) {
-        let mut cached = self.cached.lock();
-        match cached.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => cached.push(range),
-        }
-    }
-
-    /// Whether the page cache is likely to hold what lies at `position`.
-    pub(crate) fn is_cached(&self, position: u64) -> bool {
-        let cached = self.cached.lock();
-        let after = cached.partition_point(|range| range.end <= position);
-        cached.get(after).is_some_and(|range| range.start <= position)
+    /// Where in the file `position` lies.
+    pub fn at(&self, position: u64) -> u64 {
+        position - self.start + SEGMENT_HEADER_BYTES
     }
 
     pub(crate) fn file(&self) -> &dyn DiskFile {
-        &*self.file
+        self.data.file()
     }
 
     /// The position behind the file's last byte.
     pub(crate) fn limit(&self) -> io::Result<u64> {
-        Ok(self.start + self.file.length()?.saturating_sub(SEGMENT_HEADER_BYTES))
+        Ok(self.start + self.file().length()?.saturating_sub(SEGMENT_HEADER_BYTES))
     }
 
     pub(crate) fn read_exact(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
-        let (file, at) = self.place(position);
-        read_exact_at(&**file, buffer, at)
+        self.data.read_exact(buffer, self.at(position))
     }
 }
 
-/// All segments, by position. Readers clone the `Arc` of the one that they need.
+/// The segments whose entries are indexed in memory alone, by position. Readers clone the `Arc` of the one that they need.
 #[derive(Debug, Default)]
 pub struct Segments(RwLock<Vec<Arc<Segment>>>);
 
@@ -146,6 +143,11 @@ impl Segments {
         self.0.write().push(segment);
     }
 
+    /// Lets go of the segments that begin below `position`: they are found elsewhere now.
+    pub(crate) fn release(&self, position: u64) {
+        self.0.write().retain(|segment| segment.start >= position);
+    }
+
     /// The segment that holds `position`.
     ///
     /// # Panics
@@ -155,6 +157,11 @@ impl Segments {
         let after = segments.partition_point(|segment| segment.start <= position);
         assert!(after > 0, "position {position} lies before the journal's first segment");
         Arc::clone(&segments[after - 1])
+    }
+
+    /// The newest.
+    pub(crate) fn last(&self) -> Option<Arc<Segment>> {
+        self.0.read().last().cloned()
     }
 
     /// How many there are.

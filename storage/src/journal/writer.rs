@@ -30,6 +30,13 @@ pub(crate) enum WriteError {
     Broken { doing: &'static str, source: io::Error },
 }
 
+/// When a segment is sealed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) segment_bytes_max: u64,
+    pub(crate) segment_frames_max: u64,
+}
+
 /// The end of the journal, where its one writer writes.
 pub(crate) struct Journal {
     disk: Arc<dyn Disk>,
@@ -46,7 +53,13 @@ pub(crate) struct Journal {
     parts: Vec<Part>,
     laid_to: u64,
     blocks: Blocks,
+    /// How many frames the current segment holds, and how many it may.
+    frames: u64,
+    frames_max: u64,
 }
+
+/// A segment that was sealed, and the position behind its last frame.
+pub(crate) type Sealed = (Arc<Segment>, u64);
 
 enum Part {
     Scratch { from: usize, to: usize },
@@ -56,29 +69,28 @@ enum Part {
 impl Journal {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
-        segments: Vec<Arc<Segment>>,
+        segments: Arc<Segments>,
         end: u64,
-        segment_bytes_max: u64,
+        limits: Limits,
+        frames: u64,
     ) -> Journal {
-        let current = segments.last().cloned();
+        let current = segments.last();
         Journal {
             disk,
-            segments: Arc::new(Segments::new(segments)),
+            segments,
             current,
             end,
             synced_to: end,
             zeroed_to: end,
-            segment_bytes_max,
+            segment_bytes_max: limits.segment_bytes_max,
             unsynced: Vec::new(),
             scratch: Vec::new(),
             parts: Vec::new(),
             laid_to: end,
             blocks: Blocks::default(),
+            frames,
+            frames_max: limits.segment_frames_max,
         }
-    }
-
-    pub(crate) fn segments(&self) -> &Arc<Segments> {
-        &self.segments
     }
 
     /// The position behind the last frame written.
@@ -116,6 +128,7 @@ impl Journal {
         }
         self.scratch(|scratch| scratch.extend_from_slice(&[0; 8][..padding]));
         self.laid_to = frame.end(position);
+        self.frames += 1;
         position + FRAME_BYTES as u64
     }
 
@@ -130,16 +143,21 @@ impl Journal {
         }
     }
 
-    /// Begins a new segment if `bytes` more do not fit into this one. Called with nothing laid out.
-    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), WriteError> {
-        assert!(self.parts.is_empty(), "a segment is not sealed under a group");
-        if let Some(current) = &self.current
-            && (self.end - current.start == 0
-                || self.end - current.start + bytes <= self.segment_bytes_max)
-        {
-            return Ok(());
+    /// Begins a new segment if `bytes` more do not fit into this one, or it holds as many frames as it
+    /// may. Called with nothing laid out. What was sealed is given to `sealed`.
+    pub(crate) fn make_room(
+        &mut self,
+        bytes: u64,
+        sealed: &mut dyn FnMut(Sealed) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        if let Some(current) = &self.current {
+            let held = self.end - current.start;
+            let fits = held + bytes <= self.segment_bytes_max && self.frames < self.frames_max;
+            if held == 0 || fits {
+                return Ok(());
+            }
         }
-        self.seal()?;
+        self.seal(sealed)?;
         let segment = Segment::create(&*self.disk, self.end).map_err(|error| {
             // Half a segment must not stand in the way of the next attempt.
             let _ = self.disk.remove(&super::segment_name(self.end));
@@ -149,16 +167,29 @@ impl Journal {
         self.segments.push(Arc::clone(&segment));
         self.current = Some(segment);
         self.zeroed_to = self.end;
+        self.frames = 0;
         Ok(())
     }
 
-    fn seal(&mut self) -> Result<(), WriteError> {
-        let Some(current) = self.current.take() else { return Ok(()) };
-        if self.zeroed_to > self.end {
-            let (file, at) = current.place(self.end);
-            file.truncate(at)
-                .map_err(|source| WriteError::Broken { doing: "seal segment", source })?;
+    /// Ends the current segment, if there is anything in it. Called with nothing laid out.
+    pub(crate) fn seal(
+        &mut self,
+        sealed: &mut dyn FnMut(Sealed) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        assert!(self.parts.is_empty(), "a segment is not sealed under a group");
+        let Some(current) = self.current.clone() else { return Ok(()) };
+        if self.end == current.start {
+            return Ok(());
         }
+        if self.zeroed_to > self.end {
+            current
+                .file()
+                .truncate(current.at(self.end))
+                .map_err(|source| WriteError::Broken { doing: "seal segment", source })?;
+            self.zeroed_to = self.end;
+        }
+        sealed((Arc::clone(&current), self.end)).map_err(WriteError::Refused)?;
+        self.current = None;
         if self.synced_to < self.end {
             self.unsynced.push(current);
         }
@@ -168,14 +199,14 @@ impl Journal {
     /// Writes what was laid out, and syncs it if asked to.
     pub(crate) fn write(&mut self, durable: bool) -> Result<(), WriteError> {
         let current = Arc::clone(self.current.as_ref().expect("make_room came first"));
-        let (file, at) = current.place(self.end);
+        let (file, at) = (current.file(), current.at(self.end));
         let slices = self.parts.iter().map(|part| match part {
             Part::Scratch { from, to } => &self.scratch[*from..*to],
             Part::Rest(rest) => &rest[..],
         });
         let around = self.laid_to - self.end >= BLOCKS_BYTES_MIN && file.takes_blocks();
         let written = if around {
-            self.blocks.write(&**file, slices, at)
+            self.blocks.write(file, slices, at)
         } else {
             file.write_at(&mut slices.map(io::IoSlice::new).collect::<Vec<_>>(), at)
         };
@@ -183,7 +214,7 @@ impl Journal {
             return Err(self.withdraw(error));
         }
         if !around {
-            current.note_cached(self.end..self.laid_to);
+            current.data.note_cached(at..current.at(self.laid_to));
         }
         if durable {
             self.write_zeros_ahead(&current);
@@ -207,9 +238,9 @@ impl Journal {
             return;
         }
         let zeros = vec![0; (to - self.laid_to) as usize];
-        let (file, at) = current.place(self.laid_to);
+        let at = current.at(self.laid_to);
         // Only an optimization: without room for it the next writes append.
-        if file.write_at(&mut [io::IoSlice::new(&zeros)], at).is_ok() {
+        if current.file().write_at(&mut [io::IoSlice::new(&zeros)], at).is_ok() {
             self.zeroed_to = to;
         }
     }
@@ -219,11 +250,11 @@ impl Journal {
     fn withdraw(&mut self, error: io::Error) -> WriteError {
         let current = Arc::clone(self.current.as_ref().expect("a write had a segment"));
         self.abandon();
-        let (file, at) = current.place(self.end);
+        let at = current.at(self.end);
         self.zeroed_to = self.end;
         let broken = |source| WriteError::Broken { doing: "withdraw a failed write", source };
         // Sealed segments with it: else it would be no truth that everything below is synced.
-        match file.truncate(at).map_err(broken).and_then(|()| self.sync_files()) {
+        match current.file().truncate(at).map_err(broken).and_then(|()| self.sync_files()) {
             Ok(()) => {
                 self.synced_to = self.end;
                 WriteError::Refused(error)
@@ -259,7 +290,7 @@ impl Journal {
     fn sync_files(&mut self) -> Result<(), WriteError> {
         let broken = |source| WriteError::Broken { doing: "sync journal", source };
         for segment in self.unsynced.drain(..).chain(self.current.clone()) {
-            segment.file().sync().map_err(broken)?;
+            segment.sync().map_err(broken)?;
         }
         Ok(())
     }

@@ -68,7 +68,14 @@ impl Stage for TestStage {
     fn rollback(&mut self) {
         self.0.rollbacks.fetch_add(1, Ordering::SeqCst);
     }
+
+    fn state(&self) -> Vec<u8> {
+        STATE.to_vec()
+    }
 }
+
+/// What the stage says that it remembers.
+const STATE: &[u8] = b"what the stage remembered";
 
 /// An entry as replay or a reader saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +92,15 @@ pub(crate) struct Seen {
 pub(crate) struct Remember(pub(crate) Vec<Seen>);
 
 impl Replay for Remember {
+    fn restore(&mut self, state: &[u8]) -> std::io::Result<()> {
+        assert_eq!(state, STATE, "a stage gets back what it remembered");
+        Ok(())
+    }
+
+    fn state(&self) -> Vec<u8> {
+        STATE.to_vec()
+    }
+
     fn entry(&mut self, replayed: &Replayed<'_>) -> std::io::Result<()> {
         let payload = replayed.payload()?;
         let shown = replayed.start.len();
@@ -200,9 +216,11 @@ impl Rig {
         seen
     }
 
-    /// Every entry of `log`, with its bytes.
+    /// Every entry of `log` that has not been given up, with its bytes.
     pub(crate) fn read(&self, log: LogId) -> Vec<Seen> {
-        let pieces = self.store.log(log).read(Offset(0), Offset(u64::MAX), usize::MAX);
+        let index = self.store.log(log);
+        let pieces = index.read(index.start(), Offset(u64::MAX), usize::MAX);
+        let pieces = pieces.expect("an index can be read");
         let seen = |piece: storage::Piece| Seen {
             log,
             stamp: piece.entry.stamp,

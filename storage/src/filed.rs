@@ -1,0 +1,248 @@
+//! Filed data files: frames of a stretch of the journal, sorted by log.
+//!
+//! A frame in such a file says by itself where in the journal it stood and what its log's chain was,
+//! so that the index can be made again from the file alone. `docs/FORMAT.md` has the layout.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::data_file::DataFile;
+use crate::disk::{Disk, DiskFile, create_anew};
+use crate::index::Placed;
+use crate::journal::{FRAME_BYTES, Frame, PAYLOAD_ALIGN, StagedBlocks, padded};
+use crate::log::{Entry, LogId};
+
+/// The length of the file's header.
+pub const FILED_HEADER_BYTES: u64 = 64;
+/// What stands before the header of each frame.
+pub const FILED_PREFIX_BYTES: usize = 32;
+const MAGIC: &[u8; 8] = b"FFFILED1";
+const VERSION: u32 = 1;
+/// How much is handed to the disk at once.
+const WRITE_BYTES: usize = 4 << 20;
+
+/// The name of the filed part that begins at `start`.
+pub fn filed_name(start: u64, generation: u32) -> String {
+    format!("{start:020}.{generation}.filed")
+}
+
+/// The name of the base of `log`.
+pub fn base_name(log: LogId, generation: u64) -> String {
+    format!("log-{:020}.{generation}.filed", log.0)
+}
+
+/// The name of the index that belongs to a data file.
+pub fn index_name(data: &str) -> String {
+    let stem = data.rsplit_once('.').map_or(data, |(stem, _)| stem);
+    format!("{stem}.index")
+}
+
+/// What the first bytes of a filed data file say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FiledHeader {
+    /// The position at which the stretch begins.
+    pub start: u64,
+    /// The position behind it.
+    pub end: u64,
+    /// The generation, as in the file's name.
+    pub generation: u64,
+    /// The log, if the file is a log's base.
+    pub log: Option<LogId>,
+}
+
+impl FiledHeader {
+    /// The bytes.
+    pub fn encode(&self) -> [u8; FILED_HEADER_BYTES as usize] {
+        let mut bytes = [0; FILED_HEADER_BYTES as usize];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&u32::from(self.log.is_some()).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.start.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.end.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.log.map_or(0, |log| log.0).to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; `None` if the bytes are none.
+    pub fn decode(bytes: &[u8; FILED_HEADER_BYTES as usize]) -> Option<FiledHeader> {
+        let u64_at = |at: usize| {
+            u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|nth: usize| bytes[at + nth]))
+        };
+        let crc = u32::from_le_bytes(bytes[60..].try_into().ok()?);
+        let whole = crc == crc32c::crc32c(&bytes[..60]);
+        if !whole || &bytes[..8] != MAGIC || bytes[8..12] != VERSION.to_le_bytes() {
+            return None;
+        }
+        let log = (bytes[12] == 1).then(|| LogId(u64_at(40)));
+        Some(FiledHeader { start: u64_at(16), end: u64_at(24), generation: u64_at(32), log })
+    }
+}
+
+/// What stands before a frame: where it stood in the journal, and the chain up to and with it.
+pub(crate) fn encode_prefix(
+    position: u64,
+    chain: u128,
+    header: &[u8; FRAME_BYTES],
+) -> [u8; FILED_PREFIX_BYTES] {
+    let mut bytes = [0; FILED_PREFIX_BYTES];
+    bytes[..8].copy_from_slice(&position.to_le_bytes());
+    bytes[8..24].copy_from_slice(&chain.to_le_bytes());
+    let crc = prefix_crc(&bytes, header);
+    bytes[24..28].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn prefix_crc(prefix: &[u8; FILED_PREFIX_BYTES], header: &[u8; FRAME_BYTES]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&prefix[..24]), &header[..8])
+}
+
+/// A frame of a filed file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FiledFrame {
+    /// The position of the frame in the journal.
+    pub position: u64,
+    /// The chain of its log up to and with it.
+    pub chain: u128,
+    /// Its header.
+    pub frame: Frame,
+    /// Where in the file its payload begins.
+    pub at: u64,
+}
+
+/// The bytes in front of a filed payload.
+const FRONT_BYTES: usize = FILED_PREFIX_BYTES + FRAME_BYTES;
+
+fn decode_front(bytes: &[u8; FRONT_BYTES], at: u64) -> Option<FiledFrame> {
+    let (prefix, header) = bytes.split_first_chunk::<FILED_PREFIX_BYTES>()?;
+    let header: &[u8; FRAME_BYTES] = header.try_into().ok()?;
+    let crc = u32::from_le_bytes(prefix[24..28].try_into().ok()?);
+    let position = u64::from_le_bytes(prefix[..8].try_into().ok()?);
+    if crc != prefix_crc(prefix, header) || prefix[28..] != [0; 4] {
+        return None;
+    }
+    let frame = Frame::decode(header, position).ok()?;
+    let chain = u128::from_le_bytes(prefix[8..24].try_into().ok()?);
+    Some(FiledFrame { position, chain, frame, at: at + FRONT_BYTES as u64 })
+}
+
+/// Writes a filed data file.
+pub(crate) struct FiledWriter {
+    file: Arc<dyn DiskFile>,
+    blocks: StagedBlocks,
+    pending: Vec<u8>,
+    written: u64,
+}
+
+impl FiledWriter {
+    /// Begins the file `name`. A file of that name is one that a crash left behind.
+    pub(crate) fn create(
+        disk: &dyn Disk,
+        name: &str,
+        header: FiledHeader,
+    ) -> io::Result<FiledWriter> {
+        Ok(FiledWriter {
+            file: create_anew(disk, name)?,
+            blocks: StagedBlocks::default(),
+            pending: header.encode().to_vec(),
+            written: 0,
+        })
+    }
+
+    /// Adds a frame, whose header is given as it stood in the journal, or would; returns where its
+    /// payload stands now.
+    pub(crate) fn add(
+        &mut self,
+        entry: &Entry,
+        header: &[u8; FRAME_BYTES],
+        payload: &[u8],
+    ) -> io::Result<Placed> {
+        assert!(entry.length as usize == payload.len(), "an entry knows its payload's length");
+        let position = entry.frame();
+        self.pending.extend_from_slice(&encode_prefix(position, entry.chain, header));
+        self.pending.extend_from_slice(header);
+        let at = self.written + self.pending.len() as u64;
+        self.pending.extend_from_slice(payload);
+        let padding = padded(payload.len() as u64) as usize - payload.len();
+        self.pending.extend_from_slice(&[0; PAYLOAD_ALIGN as usize][..padding]);
+        if self.pending.len() >= WRITE_BYTES {
+            self.flush()?;
+        }
+        Ok(Placed { entry: *entry, at })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.blocks.write(&*self.file, [&self.pending[..]].into_iter(), self.written)?;
+        self.written += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Writes the rest, and puts the file on stable storage; its name is not, yet.
+    pub(crate) fn finish(mut self) -> io::Result<u64> {
+        self.flush()?;
+        self.file.sync()?;
+        Ok(self.written)
+    }
+}
+
+/// Walks over the frames of a filed file, in the order in which they stand. What is no frame is
+/// skipped: space that was given back reads as zeros, with rests of frames around it.
+pub(crate) struct FiledWalk<'a> {
+    data: &'a DataFile,
+    length: u64,
+    at: u64,
+    window: Vec<u8>,
+    window_at: u64,
+    /// Bytes that are neither a frame nor zero.
+    pub(crate) skipped: u64,
+}
+
+const WINDOW_BYTES: usize = 256 << 10;
+
+impl<'a> FiledWalk<'a> {
+    pub(crate) fn new(data: &'a DataFile) -> io::Result<FiledWalk<'a>> {
+        let length = data.file().length()?;
+        Ok(FiledWalk {
+            data,
+            length,
+            at: FILED_HEADER_BYTES,
+            window: Vec::new(),
+            window_at: 0,
+            skipped: 0,
+        })
+    }
+
+    pub(crate) fn next(&mut self) -> io::Result<Option<FiledFrame>> {
+        while self.at + FRONT_BYTES as u64 <= self.length {
+            let at = self.at;
+            let front = self.get(at, FRONT_BYTES)?;
+            let front: [u8; FRONT_BYTES] =
+                front.try_into().expect("a window gives what it was asked for");
+            let is_zero = front[..PAYLOAD_ALIGN as usize] == [0; PAYLOAD_ALIGN as usize];
+            let found = decode_front(&front, at)
+                .filter(|found| found.at + u64::from(found.frame.length) <= self.length);
+            if let Some(found) = found {
+                self.at = found.at + padded(u64::from(found.frame.length));
+                return Ok(Some(found));
+            }
+            self.skipped += if is_zero { 0 } else { PAYLOAD_ALIGN };
+            self.at += PAYLOAD_ALIGN;
+        }
+        Ok(None)
+    }
+
+    fn get(&mut self, at: u64, count: usize) -> io::Result<&[u8]> {
+        let held = self.window_at + self.window.len() as u64;
+        if at < self.window_at || at + count as u64 > held {
+            let ahead = (self.length - at).min(WINDOW_BYTES as u64) as usize;
+            self.window.resize(ahead, 0);
+            self.data.read_exact(&mut self.window, at)?;
+            self.window_at = at;
+        }
+        let from = (at - self.window_at) as usize;
+        Ok(&self.window[from..from + count])
+    }
+}

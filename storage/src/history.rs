@@ -1,0 +1,209 @@
+//! What is sealed, and what becomes of it: indexing, filing, giving up, freeing, replacing.
+//!
+//! What holds true of it:
+//! - A sealed segment is indexed once it is on stable storage, and only then does the manifest name
+//!   it. What the manifest does not name yet is read back from the journal at the next start.
+//! - A reader that finds an entry can read it: files are removed, and space is given back, only of
+//!   what no log looks for any more since the round before.
+//! - Every step ends with one write of the manifest. A crash before it leaves files that the next start
+//!   removes; a crash behind it leaves files to be removed.
+
+mod filing;
+mod giving_up;
+mod indexing;
+mod opening;
+mod replacing;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::disk::Disk;
+use crate::index::{BlockCache, Tip};
+use crate::journal::{Segment, Segments};
+use crate::log::{Beginning, Log, LogId, Offset};
+use crate::manifest::{Horizon, Manifest};
+use crate::part::Parts;
+pub use giving_up::Freed;
+pub use opening::HistoryError;
+pub(crate) use opening::Opened;
+pub use replacing::{Kept, Replaced};
+
+/// How long the background work rests when there is nothing to do, or nothing can be done.
+const TEND_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// A writer waits once so many sealed segments are not indexed: what they hold is in memory.
+const WAITING_MAX: usize = 4;
+
+/// A segment that was sealed and is not indexed yet.
+#[derive(Debug)]
+pub(crate) struct SealedSegment {
+    pub(crate) segment: Arc<Segment>,
+    /// The position behind its last frame.
+    pub(crate) end: u64,
+    /// What the stage remembered at that position.
+    pub(crate) state: Vec<u8>,
+}
+
+/// Counters of what is done to what is sealed.
+#[derive(Debug, Default)]
+pub struct HistoryStats {
+    /// Segments indexed.
+    pub indexed: AtomicU64,
+    /// Stretches filed.
+    pub filed: AtomicU64,
+    /// Bytes of data files that filing wrote.
+    pub filed_bytes: AtomicU64,
+    /// Data files removed.
+    pub removed: AtomicU64,
+    /// Bytes given back inside of files that stay.
+    pub punched_bytes: AtomicU64,
+    /// Indexes made anew because they were lost or damaged.
+    pub rebuilt: AtomicU64,
+    /// Logs whose beginning was replaced by what compaction left.
+    pub replaced: AtomicU64,
+}
+
+/// What is sealed.
+pub(crate) struct History {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) stats: HistoryStats,
+    logs: RwLock<HashMap<LogId, Arc<Log>>>,
+    manifest: Mutex<Manifest>,
+    /// Held by what removes or replaces files: one at a time.
+    reclaiming: Mutex<Reclaiming>,
+    /// Data files that nothing names any more.
+    unnamed: Mutex<Vec<String>>,
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    /// Set when the background work is to end soon.
+    pub(crate) is_closing: AtomicBool,
+    /// Bytes of journal that were written, for the throttle of background work.
+    pub(crate) foreground: AtomicU64,
+    /// How many of them the throttle has seen.
+    foreground_seen: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    sealed: VecDeque<SealedSegment>,
+    /// Why the last attempt to index failed.
+    failed: Option<Arc<str>>,
+    /// Whether somebody is there to index.
+    has_tender: bool,
+}
+
+/// What was given up before the last round, and may be freed in the next.
+#[derive(Default)]
+struct Reclaiming {
+    settled: HashMap<LogId, Offset>,
+    /// Data files that nothing names since then.
+    unnamed: Vec<String>,
+}
+
+impl History {
+    /// The log `id`.
+    pub(crate) fn log(&self, id: LogId) -> Arc<Log> {
+        if let Some(log) = self.logs.read().get(&id) {
+            return Arc::clone(log);
+        }
+        let mut logs = self.logs.write();
+        // The manifest says nothing of it: whatever it names was made at the start.
+        let beginning = Beginning { horizon: Horizon::default(), base: None };
+        let new = || self.new_log(id, Tip::NONE, beginning);
+        Arc::clone(logs.entry(id).or_insert_with(new))
+    }
+
+    fn new_log(&self, id: LogId, sealed: Tip, beginning: Beginning) -> Arc<Log> {
+        let (segments, parts) = (Arc::clone(&self.segments), Arc::clone(&self.parts));
+        Arc::new(Log::new(id, segments, parts, sealed, beginning))
+    }
+
+    /// All logs, by id.
+    pub(crate) fn logs(&self) -> Vec<Arc<Log>> {
+        let mut logs: Vec<Arc<Log>> = self.logs.read().values().cloned().collect();
+        logs.sort_by_key(|log| log.id);
+        logs
+    }
+
+    /// Takes a segment that was sealed.
+    pub(crate) fn push_sealed(&self, sealed: SealedSegment) {
+        self.waiting.lock().sealed.push_back(sealed);
+        self.changed.notify_all();
+    }
+
+    /// Waits until another segment may be sealed.
+    ///
+    /// # Errors
+    /// Those sealed before cannot be indexed: the disk is full, or fails.
+    pub(crate) fn wait_for_room(&self) -> io::Result<()> {
+        let mut waiting = self.waiting.lock();
+        while waiting.has_tender && waiting.sealed.len() >= WAITING_MAX {
+            if let Some(why) = &waiting.failed {
+                return Err(io::Error::other(format!("sealed segments cannot be indexed: {why}")));
+            }
+            self.changed.wait(&mut waiting);
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to index, for a while at most; whether there is.
+    pub(crate) fn wait_for_sealed(&self, at_most: std::time::Duration) -> bool {
+        let mut waiting = self.waiting.lock();
+        waiting.has_tender = true;
+        if waiting.sealed.is_empty() && !self.is_closing.load(Ordering::Acquire) {
+            self.changed.wait_for(&mut waiting, at_most);
+        }
+        !waiting.sealed.is_empty()
+    }
+
+    /// Ends the background work soon.
+    pub(crate) fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        let _waiting = self.waiting.lock();
+        self.changed.notify_all();
+    }
+
+    /// Does what has gathered: indexing, making indexes anew, filing.
+    ///
+    /// # Errors
+    /// The disk fails; what was not done is tried again.
+    pub(crate) fn tend(&self) -> io::Result<()> {
+        while self.index_next()? {}
+        self.rebuild_suspects()?;
+        while self.file_next()? {
+            // What is sealed meanwhile is held in memory: it comes first.
+            while self.index_next()? {}
+        }
+        Ok(())
+    }
+
+    /// Tends until the store is closed: the life of a thread.
+    pub(crate) fn tend_until_closed(&self) {
+        let mut said = String::new();
+        while !self.is_closing() {
+            self.wait_for_sealed(TEND_EVERY);
+            let Err(error) = self.tend() else { continue };
+            if self.is_closing() {
+                return;
+            }
+            // A disk that stays full is reported once.
+            let error = error.to_string();
+            if error != said {
+                tracing::error!(error, "the journal is not indexed and filed; it is tried again");
+                said = error;
+            }
+            let mut waiting = self.waiting.lock();
+            self.changed.wait_for(&mut waiting, TEND_EVERY);
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,258 @@
+//! Giving up the beginning of logs, and giving back its space.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::History;
+use crate::filed::{FILED_PREFIX_BYTES, index_name};
+use crate::index::{Run, Tip, bisect};
+use crate::journal::FRAME_BYTES;
+use crate::log::{Beginning, LogId, Offset};
+use crate::manifest::Horizon;
+use crate::part::{Layout, Part};
+
+/// What a round of freeing did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Data files removed.
+    pub files: u64,
+    /// Bytes given back inside of files that stay.
+    pub punched_bytes: u64,
+}
+
+impl History {
+    /// Gives up everything in front of the offsets named. Its space is given back two rounds of
+    /// [`History::free`] later.
+    ///
+    /// # Errors
+    /// The disk fails; then nothing has changed.
+    pub(crate) fn give_up(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
+        let mut changed: BTreeMap<LogId, Horizon> = BTreeMap::new();
+        let mut manifest = self.manifest.lock();
+        for (id, start) in starts {
+            let log = self.log(*id);
+            let mut horizon = *changed.get(id).unwrap_or(&log.horizon());
+            let start = (*start).min(log.end());
+            if start <= horizon.start {
+                continue;
+            }
+            let last_lost = log.entry_at(Offset(start.0 - 1))?;
+            horizon.start = start;
+            horizon.lost_to = last_lost.map_or(horizon.lost_to, |entry| entry.stamp);
+            let freed = log.sealed_now().tip_of_runs_below(start)?;
+            if freed.end > horizon.freed.end {
+                horizon.freed = freed;
+            }
+            // A base has nothing behind what is freed.
+            if horizon.base > 0 && start >= log.base().map_or(Offset(0), |base| base.run.tip.end) {
+                horizon.base = 0;
+            }
+            changed.insert(*id, horizon);
+        }
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let mut next = manifest.clone();
+        next.logs.extend(changed.clone());
+        next.write(&*self.disk)?;
+        *manifest = next;
+        let mut unnamed = Vec::new();
+        for (id, horizon) in changed {
+            let log = self.log(id);
+            let base = log.base().filter(|_| horizon.base > 0);
+            if let (Some(gone), None) = (log.base(), &base) {
+                unnamed.push(gone.files.data.name.clone());
+            }
+            log.set_beginning(Beginning { horizon, base });
+        }
+        drop(manifest);
+        self.forget(unnamed);
+        Ok(())
+    }
+
+    /// Has files removed in the round after the next.
+    pub(super) fn forget(&self, data_files: Vec<String>) {
+        if !data_files.is_empty() {
+            self.unnamed.lock().extend(data_files);
+        }
+    }
+
+    /// Gives back the space of what was given up before the last call: so that whoever began to read
+    /// it before, has read it.
+    ///
+    /// # Errors
+    /// The disk fails; what was not freed is tried again in the next round.
+    pub(crate) fn free(&self) -> io::Result<Freed> {
+        let mut reclaiming = self.reclaiming.lock();
+        let mut freed = Freed::default();
+        self.remove_files(std::mem::take(&mut reclaiming.unnamed), &mut freed)?;
+        let settled = std::mem::take(&mut reclaiming.settled);
+        let due = self.due(&settled);
+        if !due.is_empty() {
+            self.free_runs(&due, &mut freed)?;
+        }
+        // For the next round.
+        self.advance_freed()?;
+        let manifest = self.manifest.lock();
+        reclaiming.settled = manifest.logs.iter().map(|(id, h)| (*id, h.freed.end)).collect();
+        drop(manifest);
+        reclaiming.unnamed.extend(std::mem::take(&mut *self.unnamed.lock()));
+        Ok(freed)
+    }
+
+    /// What was given up while it was in the open segment may have been sealed since: then parts need
+    /// not be looked into for it any more.
+    fn advance_freed(&self) -> io::Result<()> {
+        let mut manifest = self.manifest.lock();
+        let mut next = manifest.clone();
+        for (id, horizon) in &mut next.logs {
+            if horizon.start > horizon.freed.end {
+                let freed = self.log(*id).sealed_now().tip_of_runs_below(horizon.start)?;
+                if freed.end > horizon.freed.end {
+                    horizon.freed = freed;
+                }
+            }
+        }
+        if next == *manifest {
+            return Ok(());
+        }
+        next.write(&*self.disk)?;
+        for (id, horizon) in &next.logs {
+            let log = self.log(*id);
+            log.set_beginning(Beginning { horizon: *horizon, base: log.base() });
+        }
+        *manifest = next;
+        Ok(())
+    }
+
+    /// Up to where each log can be freed that has something to free.
+    fn due(&self, settled: &HashMap<LogId, Offset>) -> HashMap<LogId, Offset> {
+        let manifest = self.manifest.lock();
+        settled
+            .iter()
+            .filter(|(id, to)| manifest.horizon(**id).punched_to < **to)
+            .map(|(id, to)| (*id, *to))
+            .collect()
+    }
+
+    fn free_runs(&self, due: &HashMap<LogId, Offset>, freed: &mut Freed) -> io::Result<()> {
+        let mut touched: HashSet<u64> = HashSet::new();
+        let parts = self.parts.all();
+        for (id, to) in due {
+            let from = self.log(*id).horizon().punched_to;
+            let first = bisect(0..parts.len() as u64, |nth| {
+                Ok(parts[nth as usize].run(*id)?.is_none_or(|run| run.tip.end <= from))
+            })?;
+            for part in &parts[first as usize..] {
+                let Some(run) = part.run(*id)? else { continue };
+                if run.tip.end > *to {
+                    break;
+                }
+                if run.count > 0 {
+                    touched.insert(part.start);
+                    part.set_settled(false);
+                    freed.punched_bytes += punch(part, &run)?;
+                }
+            }
+        }
+        let mut gone = Vec::new();
+        for part in parts.iter().filter(|part| touched.contains(&part.start)) {
+            if !self.is_alive(part, due)? {
+                gone.push(Arc::clone(part));
+            }
+        }
+        self.stats.punched_bytes.fetch_add(freed.punched_bytes, Ordering::Relaxed);
+        {
+            let mut manifest = self.manifest.lock();
+            let mut next = manifest.clone();
+            next.parts.retain(|listed| !gone.iter().any(|part| part.start == listed.start));
+            for (id, to) in due {
+                let horizon = next.logs.entry(*id).or_default();
+                horizon.punched_to = horizon.punched_to.max(*to);
+            }
+            next.write(&*self.disk)?;
+            *manifest = next;
+            self.parts.change(|parts| {
+                parts.retain(|part| !gone.iter().any(|gone| gone.start == part.start))
+            });
+            for (id, to) in due {
+                let log = self.log(*id);
+                let horizon = log.horizon();
+                let punched_to = horizon.punched_to.max(*to);
+                let horizon = Horizon { punched_to, ..horizon };
+                log.set_beginning(Beginning { horizon, base: log.base() });
+            }
+        }
+        let names = gone.iter().map(|part| part.data().name.clone()).collect();
+        self.remove_files(names, freed)
+    }
+
+    /// Whether anything of a part is still looked for.
+    fn is_alive(&self, part: &Part, due: &HashMap<LogId, Offset>) -> io::Result<bool> {
+        let index = part.index();
+        for number in 0..index.header.runs {
+            let run = part.note(index.run_at(number))?;
+            let freed_to = due.get(&run.log).copied().unwrap_or(Offset(0));
+            let freed_to = freed_to.max(self.log(run.log).horizon().punched_to);
+            if run.count > 0 && run.tip.end > freed_to {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn remove_files(&self, names: Vec<String>, freed: &mut Freed) -> io::Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        for name in names {
+            for name in [index_name(&name), name] {
+                match self.disk.remove(&name) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            freed.files += 1;
+            self.stats.removed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.disk.sync_names()
+    }
+}
+
+/// Gives back the space of a run, where it stands in one piece.
+fn punch(part: &Part, run: &Run) -> io::Result<u64> {
+    const BLOCK: u64 = crate::disk::BLOCK_BYTES as u64;
+    if part.layout == Layout::Journal {
+        return Ok(0);
+    }
+    let index = part.index();
+    let entries = run.entries();
+    let first = part.note(index.entry(entries.start))?;
+    let last = part.note(index.entry(entries.end - 1))?;
+    let from = first.at - (FILED_PREFIX_BYTES + FRAME_BYTES) as u64;
+    let to = last.at + u64::from(last.entry.length);
+    let range = from.next_multiple_of(BLOCK)..to / BLOCK * BLOCK;
+    if range.is_empty() {
+        return Ok(0);
+    }
+    part.data().file().punch(range.clone())?;
+    Ok(range.end - range.start)
+}
+
+impl crate::log::Sealed {
+    /// How far the log had come at the end of the last run that lies below `start` as a whole.
+    pub(crate) fn tip_of_runs_below(&self, start: Offset) -> io::Result<Tip> {
+        let below = |run: &Run| run.tip.end <= start;
+        let parts = &self.parts;
+        let count = bisect(0..parts.len() as u64, |nth| {
+            Ok(parts[nth as usize].run(self.log)?.is_none_or(|run| below(&run)))
+        })?;
+        let last = match count.checked_sub(1) {
+            Some(last) => parts[last as usize].run(self.log)?,
+            None => None,
+        };
+        Ok(last.map_or(Tip::NONE, |run| run.tip))
+    }
+}

@@ -1,0 +1,210 @@
+//! Indexing what was sealed, and making an index anew.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::History;
+use crate::data_file::DataFile;
+use crate::disk::Disk;
+use crate::filed::{FiledWalk, index_name};
+use crate::index::{Index, IndexBuilder, Placed, Run, Tip};
+use crate::journal::{FRAME_BYTES, Frame, RecoverError, Segment, Visit, scan_sealed};
+use crate::log::{Entry, LogId, entry_of};
+use crate::manifest::{Listed, Manifest};
+use crate::part::{Indexed, Layout, Part};
+
+impl History {
+    /// Indexes the segment that was sealed first; whether there was one.
+    ///
+    /// # Errors
+    /// The disk fails. The segment stays first, and nothing else has changed.
+    pub(crate) fn index_next(&self) -> io::Result<bool> {
+        let (segment, end) = match self.waiting.lock().sealed.front() {
+            Some(sealed) => (Arc::clone(&sealed.segment), sealed.end),
+            None => return Ok(false),
+        };
+        let indexed = self.index_segment(&segment, end);
+        let mut waiting = self.waiting.lock();
+        waiting.failed = indexed.as_ref().err().map(|error| error.to_string().into());
+        if indexed.is_ok() {
+            waiting.sealed.pop_front();
+        }
+        drop(waiting);
+        self.changed.notify_all();
+        indexed.map(|()| true)
+    }
+
+    fn index_segment(&self, segment: &Arc<Segment>, end: u64) -> io::Result<()> {
+        // It may have been written without a sync.
+        segment.sync()?;
+        let name = index_name(segment.name());
+        let mut builder = IndexBuilder::create(&*self.disk, &name, segment.start, end)?;
+        let mut tips = Vec::new();
+        for log in self.logs() {
+            let (before, entries) = log.unindexed(segment.start, end);
+            let tip = entries.last().map_or(before, |last| Tip::of(last, last.user_peak));
+            if tip == Tip::NONE {
+                continue;
+            }
+            builder.begin(log.id, before);
+            for entry in entries {
+                builder.entry(Placed { at: segment.at(entry.position), entry })?;
+            }
+            tips.push((log, tip));
+        }
+        let state = self.waiting.lock().sealed.front().map(|sealed| sealed.state.clone());
+        builder.finish(state.as_deref())?;
+        // An older file of that name must not come back from under the manifest.
+        self.disk.sync_names()?;
+        let index = self.open_index(&name, segment.start)?;
+        let files = Indexed { data: Arc::clone(&segment.data), index };
+        let part = Arc::new(Part::new(Layout::Journal, files));
+        {
+            let mut manifest = self.manifest.lock();
+            let mut next = manifest.clone();
+            next.parts.push(Listed { start: segment.start, end, layout: Layout::Journal });
+            next.indexed_to = end;
+            next.write(&*self.disk)?;
+            *manifest = next;
+            self.parts.change(|parts| parts.push(part));
+        }
+        for (log, tip) in tips {
+            log.set_indexed(end, tip);
+        }
+        self.segments.release(end);
+        self.stats.indexed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn open_index(&self, name: &str, start: u64) -> io::Result<Arc<Index>> {
+        let opened = Index::open(&*self.disk, name, start, &self.cache)?;
+        let lost =
+            || io::Error::other(format!("an index cannot be read that was just written: {name}"));
+        Ok(Arc::new(opened.ok_or_else(lost)?))
+    }
+
+    /// Makes the indexes anew that were found damaged; how many.
+    ///
+    /// # Errors
+    /// The disk fails, or the data itself is damaged.
+    pub(crate) fn rebuild_suspects(&self) -> io::Result<usize> {
+        let _reclaiming = self.reclaiming.lock();
+        let parts = self.parts.all();
+        let mut rebuilt = 0;
+        for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_suspect()) {
+            let before = place.checked_sub(1).map(|before| parts[before].index());
+            let listed = Listed { start: part.start, end: part.end, layout: part.layout };
+            let manifest = self.manifest.lock().clone();
+            let name = index_name(&part.data().name);
+            let state = part.index().state().unwrap_or(None);
+            rebuild(
+                &*self.disk,
+                &manifest,
+                listed,
+                part.data(),
+                before.as_deref(),
+                state.as_deref(),
+            )?;
+            let index = Index::open(&*self.disk, &name, part.start, &self.cache)?;
+            let lost = || io::Error::other(format!("an index cannot be made anew: {name}"));
+            part.set_index(index.ok_or_else(lost)?);
+            self.stats.rebuilt.fetch_add(1, Ordering::Relaxed);
+            rebuilt += 1;
+        }
+        Ok(rebuilt)
+    }
+}
+
+/// Makes the index of a part anew, from its data file, the index of the part before, and the manifest.
+pub(super) fn rebuild(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    listed: Listed,
+    data: &Arc<DataFile>,
+    before: Option<&Index>,
+    state: Option<&[u8]>,
+) -> io::Result<()> {
+    tracing::warn!(file = data.name, "an index is lost or damaged, and is made anew");
+    let mut found: BTreeMap<LogId, Vec<Placed>> = BTreeMap::new();
+    match listed.layout {
+        Layout::Journal => entries_of_journal(listed, data, &mut found)?,
+        Layout::Filed { .. } => entries_of_filed(data, &mut found)?,
+    }
+    let mut tips: BTreeMap<LogId, Tip> = BTreeMap::new();
+    if let Some(before) = before {
+        for number in 0..before.header.runs {
+            let Run { log, tip, .. } = before.run_at(number)?;
+            tips.insert(log, tip);
+        }
+    }
+    // A log may have gone on in a stretch of which nothing is kept.
+    for (log, horizon) in &manifest.logs {
+        let tip = tips.entry(*log).or_insert(Tip::NONE);
+        let first = found.get(log).and_then(|entries| entries.first());
+        let is_before = first.is_none_or(|first| first.entry.base >= horizon.freed.end);
+        if horizon.freed.end > tip.end && is_before {
+            *tip = horizon.freed;
+        }
+    }
+    let name = index_name(&data.name);
+    let mut builder = IndexBuilder::create(disk, &name, listed.start, listed.end)?;
+    for log in tips.keys().chain(found.keys()).copied().collect::<std::collections::BTreeSet<_>>() {
+        let horizon = manifest.horizon(log);
+        let mut tip = tips.get(&log).copied().unwrap_or(Tip::NONE);
+        builder.begin(log, tip);
+        for mut placed in found.remove(&log).unwrap_or_default() {
+            let entry = &mut placed.entry;
+            // What is left of a run whose space was given back.
+            if entry.end() <= horizon.freed.end {
+                continue;
+            }
+            if entry.base != tip.end {
+                return Err(data.damaged(placed.at, "a frame in front of this one"));
+            }
+            entry.bytes = tip.bytes + u64::from(entry.length);
+            if listed.layout == Layout::Journal {
+                entry.chain = Entry::link(tip.chain, entry);
+            }
+            tip = Tip::of(entry, tip.user_peak.max(entry.user_max));
+            builder.entry(placed)?;
+        }
+    }
+    builder.finish(state)?;
+    disk.sync_names()
+}
+
+fn entries_of_filed(data: &DataFile, found: &mut BTreeMap<LogId, Vec<Placed>>) -> io::Result<()> {
+    let mut walk = FiledWalk::new(data)?;
+    while let Some(filed) = walk.next()? {
+        let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
+        entry.chain = filed.chain;
+        found.entry(filed.frame.log).or_default().push(Placed { entry, at: filed.at });
+    }
+    Ok(())
+}
+
+fn entries_of_journal(
+    listed: Listed,
+    data: &Arc<DataFile>,
+    found: &mut BTreeMap<LogId, Vec<Placed>>,
+) -> io::Result<()> {
+    struct Collect<'a>(&'a mut BTreeMap<LogId, Vec<Placed>>);
+    impl Visit for Collect<'_> {
+        fn frame(
+            &mut self,
+            segment: &Arc<Segment>,
+            position: u64,
+            frame: &Frame,
+            _start: &[u8],
+        ) -> Result<(), RecoverError> {
+            let entry = entry_of(frame, position + FRAME_BYTES as u64);
+            let at = segment.at(entry.position);
+            self.0.entry(frame.log).or_default().push(Placed { entry, at });
+            Ok(())
+        }
+    }
+    let segment = Arc::new(Segment::new(listed.start, Arc::clone(data)));
+    scan_sealed(&segment, listed.end, &mut Collect(found)).map_err(io::Error::other)
+}

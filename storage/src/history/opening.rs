@@ -1,0 +1,283 @@
+//! Opening what is sealed: the manifest, the parts that it names, and how far each log had come.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use hlc::Hlc;
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::indexing::rebuild;
+use super::{History, HistoryStats, Reclaiming, Waiting};
+use crate::data_file::DataFile;
+use crate::disk::{Disk, read_exact_at};
+use crate::filed::{FILED_HEADER_BYTES, FiledHeader, base_name, filed_name, index_name};
+use crate::index::{BlockCache, Index, Run, Tip};
+use crate::journal::{Segment, Segments, segment_name};
+use crate::log::{Base, Beginning, LogId};
+use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError};
+use crate::part::{Indexed, Layout, Part, Parts};
+
+/// Why what is sealed cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The manifest cannot be used.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A file that the manifest names is not there, or is no such file.
+    #[error(
+        "a file of the journal is missing, or damaged where it begins. file={file}; nothing was changed. Restore it from a backup or a replica"
+    )]
+    Lost {
+        /// The file.
+        file: String,
+    },
+    /// The disk failed.
+    #[error("open journal: {0}")]
+    Disk(#[from] io::Error),
+}
+
+/// What was opened.
+pub(crate) struct Opened {
+    pub(crate) manifest: Manifest,
+    pub(crate) parts: Vec<Arc<Part>>,
+    cache: Arc<BlockCache>,
+    tips: BTreeMap<LogId, Tip>,
+    bases: BTreeMap<LogId, Arc<Base>>,
+    rebuilt: u64,
+}
+
+impl Opened {
+    /// Opens the parts that the manifest names; makes indexes anew that are lost.
+    pub(crate) fn read(disk: &dyn Disk, cache: Arc<BlockCache>) -> Result<Opened, HistoryError> {
+        let manifest = Manifest::read(disk)?;
+        if manifest.sequence == 0 && disk.list()?.iter().any(|name| name.ends_with(".filed")) {
+            return Err(HistoryError::Lost { file: MANIFEST_FILE.to_owned() });
+        }
+        let (parts, tips, bases) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let mut opened = Opened { manifest, parts, cache, tips, bases, rebuilt: 0 };
+        for listed in opened.manifest.parts.clone() {
+            let part = opened.open_part(disk, listed)?;
+            opened.parts.push(Arc::new(part));
+        }
+        opened.read_tips(disk)?;
+        for (log, horizon) in opened.manifest.logs.clone() {
+            if horizon.base > 0 {
+                let base = opened.open_base(disk, log, &horizon)?;
+                opened.bases.insert(log, Arc::new(base));
+            }
+            let tip = opened.tips.entry(log).or_insert(Tip::NONE);
+            if horizon.freed.end > tip.end {
+                *tip = horizon.freed;
+            }
+        }
+        Ok(opened)
+    }
+
+    fn open_part(&mut self, disk: &dyn Disk, listed: Listed) -> Result<Part, HistoryError> {
+        let data = match listed.layout {
+            Layout::Journal => open_segment(disk, listed.start)?,
+            Layout::Filed { generation } => {
+                let (name, log) = (filed_name(listed.start, generation), None);
+                let (start, end, generation) = (listed.start, listed.end, u64::from(generation));
+                open_filed(disk, name, FiledHeader { start, end, generation, log })?
+            }
+        };
+        let name = index_name(&data.name);
+        let whole = |index: &Index| index.header.end == listed.end;
+        let index = match Index::open(disk, &name, listed.start, &self.cache)?.filter(whole) {
+            Some(index) => index,
+            None => {
+                let before = self.parts.last().map(|part| part.index());
+                rebuild(disk, &self.manifest, listed, &data, before.as_deref(), None)?;
+                self.rebuilt += 1;
+                let index = Index::open(disk, &name, listed.start, &self.cache)?;
+                index.filter(whole).ok_or(HistoryError::Lost { file: name })?
+            }
+        };
+        Ok(Part::new(listed.layout, Indexed { data, index: Arc::new(index) }))
+    }
+
+    fn open_base(
+        &self,
+        disk: &dyn Disk,
+        log: LogId,
+        horizon: &Horizon,
+    ) -> Result<Base, HistoryError> {
+        let name = base_name(log, horizon.base);
+        let file = disk.open(&name).map_err(|error| lost(error, &name))?;
+        let header = read_header(&*file)?
+            .filter(|header| header.log == Some(log) && header.generation == horizon.base);
+        let Some(header) = header else { return Err(HistoryError::Lost { file: name }) };
+        let data = Arc::new(DataFile::new(name.clone(), file));
+        let index_name = index_name(&name);
+        let open = || Index::open(disk, &index_name, header.start, &self.cache);
+        let index = match open()? {
+            Some(index) => index,
+            None => {
+                super::replacing::rebuild_base(disk, log, &header, &data)?;
+                open()?.ok_or(HistoryError::Lost { file: index_name.clone() })?
+            }
+        };
+        let run = index.run(log)?.ok_or(HistoryError::Lost { file: index_name.clone() })?;
+        Ok(Base { files: Indexed { data, index: Arc::new(index) }, run })
+    }
+
+    /// How far each log had come where the parts end: the last directory has them all.
+    fn read_tips(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
+        let Some(last) = self.parts.len().checked_sub(1) else { return Ok(()) };
+        self.tips = match tips_of(&self.parts[last].index()) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                self.mend(disk, last)?;
+                tips_of(&self.parts[last].index())?
+            }
+            tips => tips?,
+        };
+        Ok(())
+    }
+
+    /// Makes the index of a part anew.
+    fn mend(&mut self, disk: &dyn Disk, place: usize) -> Result<(), HistoryError> {
+        let part = Arc::clone(&self.parts[place]);
+        let before = place.checked_sub(1).map(|before| self.parts[before].index());
+        let listed = Listed { start: part.start, end: part.end, layout: part.layout };
+        rebuild(disk, &self.manifest, listed, part.data(), before.as_deref(), None)?;
+        self.rebuilt += 1;
+        let name = index_name(&part.data().name);
+        let index = Index::open(disk, &name, part.start, &self.cache)?;
+        part.set_index(index.ok_or(HistoryError::Lost { file: name })?);
+        Ok(())
+    }
+
+    /// What the stage last remembered, and the parts that it had not seen; their indexes are whole.
+    pub(crate) fn remembered(
+        &mut self,
+        disk: &dyn Disk,
+    ) -> Result<(Option<Vec<u8>>, Vec<Arc<Part>>), HistoryError> {
+        let (state, unseen) = self.state()?;
+        for place in unseen..self.parts.len() {
+            if !self.parts[place].index().check(disk)?.is_empty() {
+                self.mend(disk, place)?;
+            }
+        }
+        Ok((state, self.parts[unseen..].to_vec()))
+    }
+
+    /// The last stamp in the parts.
+    pub(crate) fn last_stamp(&self) -> Hlc {
+        self.parts.last().map_or(Hlc::ZERO, |part| part.last_stamp)
+    }
+
+    /// What the stage last remembered, and from which part on it has seen nothing.
+    fn state(&self) -> io::Result<(Option<Vec<u8>>, usize)> {
+        for (place, part) in self.parts.iter().enumerate().rev() {
+            match part.index().state() {
+                Ok(Some(state)) => return Ok((Some(state), place + 1)),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!(%error, "what the stage remembered is read back from the journal");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((None, 0))
+    }
+
+    /// Removes the files that nothing names: steps that a crash broke off, and what was about to be
+    /// removed.
+    pub(crate) fn remove_unnamed(&self, disk: &dyn Disk) -> io::Result<()> {
+        let mut named: HashSet<String> = HashSet::new();
+        let files = self.parts.iter().map(|part| &part.data().name);
+        let bases = self.bases.values().map(|base| &base.files.data.name);
+        for name in files.chain(bases) {
+            named.insert(index_name(name));
+            named.insert(name.clone());
+        }
+        let mut removed = 0;
+        for name in disk.list()? {
+            let segment = name.strip_suffix(".journal").and_then(|start| start.parse::<u64>().ok());
+            let is_ours = name.ends_with(".index") || name.ends_with(".filed");
+            let is_old = segment.is_some_and(|start| start < self.manifest.indexed_to);
+            if (is_ours || is_old || name == "manifest.new") && !named.contains(&name) {
+                disk.remove(&name)?;
+                removed += 1;
+            }
+        }
+        if removed > 0 { disk.sync_names() } else { Ok(()) }
+    }
+
+    /// Goes on with what was opened.
+    pub(crate) fn into_history(self, disk: Arc<dyn Disk>, segments: Arc<Segments>) -> History {
+        let mut bases = self.bases;
+        let history = History {
+            disk,
+            segments,
+            parts: Arc::new(Parts::new(self.parts)),
+            cache: self.cache,
+            stats: HistoryStats { rebuilt: AtomicU64::new(self.rebuilt), ..Default::default() },
+            logs: RwLock::default(),
+            manifest: Mutex::new(self.manifest),
+            reclaiming: Mutex::new(Reclaiming::default()),
+            unnamed: Mutex::default(),
+            waiting: Mutex::new(Waiting::default()),
+            changed: Condvar::new(),
+            is_closing: AtomicBool::new(false),
+            foreground: AtomicU64::new(0),
+            foreground_seen: AtomicU64::new(0),
+        };
+        let indexed_to = history.manifest.lock().indexed_to;
+        let mut logs = std::collections::HashMap::new();
+        for (id, tip) in self.tips {
+            let horizon = history.manifest.lock().horizon(id);
+            let log = history.new_log(id, tip, Beginning { horizon, base: bases.remove(&id) });
+            log.set_indexed(indexed_to, tip);
+            logs.insert(id, log);
+        }
+        *history.logs.write() = logs;
+        // What was given up in an earlier life may be freed in the first round.
+        let settled =
+            history.manifest.lock().logs.iter().map(|(id, h)| (*id, h.freed.end)).collect();
+        history.reclaiming.lock().settled = settled;
+        history
+    }
+}
+
+fn tips_of(index: &Index) -> io::Result<BTreeMap<LogId, Tip>> {
+    let tip = |run: Run| (run.log, run.tip);
+    (0..index.header.runs).map(|number| index.run_at(number).map(tip)).collect()
+}
+
+fn lost(error: io::Error, file: &str) -> HistoryError {
+    match error.kind() {
+        io::ErrorKind::NotFound => HistoryError::Lost { file: file.to_owned() },
+        _ => HistoryError::Disk(error),
+    }
+}
+
+fn open_segment(disk: &dyn Disk, start: u64) -> Result<Arc<DataFile>, HistoryError> {
+    let name = segment_name(start);
+    let segment = Segment::open(disk, &name, start).map_err(|error| lost(error, &name))?;
+    Ok(segment.ok_or(HistoryError::Lost { file: name })?.data)
+}
+
+fn open_filed(
+    disk: &dyn Disk,
+    name: String,
+    expected: FiledHeader,
+) -> Result<Arc<DataFile>, HistoryError> {
+    let file = disk.open(&name).map_err(|error| lost(error, &name))?;
+    if read_header(&*file)? != Some(expected) {
+        return Err(HistoryError::Lost { file: name });
+    }
+    Ok(Arc::new(DataFile::new(name, file)))
+}
+
+fn read_header(file: &dyn crate::disk::DiskFile) -> io::Result<Option<FiledHeader>> {
+    let mut bytes = [0; FILED_HEADER_BYTES as usize];
+    if file.length()? < FILED_HEADER_BYTES {
+        return Ok(None);
+    }
+    read_exact_at(file, &mut bytes, 0)?;
+    Ok(FiledHeader::decode(&bytes))
+}

@@ -1,0 +1,278 @@
+//! The index of a sealed stretch of the journal: its entries, sorted by log, and a directory of the
+//! runs that they form.
+//!
+//! What holds true of it:
+//! - It is soft: everything in it can be made again from the data file beside it and the index of
+//!   the stretch before.
+//! - Its directory has every log that the store knew at the end of the stretch, and how far that log
+//!   had come. So the newest index is a checkpoint, and the stretch that holds an offset is found by
+//!   bisecting over directories, with nothing about any log held in memory.
+//! - Every block is checked when it is read.
+//!
+//! `docs/FORMAT.md` has the layout.
+
+mod blocks;
+mod build;
+mod record;
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use hlc::Hlc;
+
+use crate::disk::{Disk, read_exact_at};
+use crate::log::LogId;
+pub use blocks::BlockCache;
+use blocks::{Blocks, CONTENT_BYTES, INDEX_BLOCK_BYTES, LEAD_BYTES, open_block, seal_block};
+pub(crate) use build::IndexBuilder;
+pub use record::{Placed, Run, Tip};
+use record::{RECORD_BYTES, RecordBytes};
+
+const MAGIC: &[u8; 8] = b"FFINDEX1";
+const VERSION: u32 = 1;
+/// How many records a block holds.
+const RECORDS: u64 = (CONTENT_BYTES / RECORD_BYTES) as u64;
+/// No stage remembers more than this.
+const STATE_BYTES_MAX: u64 = 1 << 30;
+
+/// What the first block of an index says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexHeader {
+    /// The position at which the stretch begins.
+    pub start: u64,
+    /// The position behind it.
+    pub end: u64,
+    /// How many entries.
+    pub entries: u64,
+    /// How many runs.
+    pub runs: u64,
+    /// How much of the stage's state; `None` if it was not known when the index was made.
+    pub state_bytes: Option<u64>,
+    /// The first stamp in the stretch.
+    pub first_stamp: Hlc,
+    /// The last stamp in the stretch.
+    pub last_stamp: Hlc,
+    /// In how many pieces the runs stand in the data file.
+    pub pieces: u64,
+}
+
+impl IndexHeader {
+    fn encode(&self) -> [u8; INDEX_BLOCK_BYTES] {
+        let mut bytes = [0; INDEX_BLOCK_BYTES];
+        let mut at = LEAD_BYTES;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(MAGIC);
+        put(&VERSION.to_le_bytes());
+        put(&[0; 4]);
+        put(&self.start.to_le_bytes());
+        put(&self.end.to_le_bytes());
+        put(&self.entries.to_le_bytes());
+        put(&self.runs.to_le_bytes());
+        put(&self.state_bytes.unwrap_or(u64::MAX).to_le_bytes());
+        put(&self.first_stamp.bits().to_le_bytes());
+        put(&self.last_stamp.bits().to_le_bytes());
+        put(&self.pieces.to_le_bytes());
+        let length = (at - LEAD_BYTES) as u32;
+        seal_block(&mut bytes, self.start, 0, length);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; INDEX_BLOCK_BYTES], start: u64) -> Option<IndexHeader> {
+        let u64_at = |at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a block"))
+        };
+        open_block(bytes, start, 0)?;
+        let header = IndexHeader {
+            start: u64_at(24),
+            end: u64_at(32),
+            entries: u64_at(40),
+            runs: u64_at(48),
+            state_bytes: Some(u64_at(56)).filter(|bytes| *bytes != u64::MAX),
+            first_stamp: Hlc::from_bits(u64_at(64)),
+            last_stamp: Hlc::from_bits(u64_at(72)),
+            pieces: u64_at(80),
+        };
+        let known = &bytes[8..16] == MAGIC && bytes[16..20] == VERSION.to_le_bytes();
+        let lawful = header.start == start
+            && header.end >= start
+            && header.entries <= (header.end - start) / 8 + header.runs
+            && header.state_bytes.is_none_or(|bytes| bytes <= STATE_BYTES_MAX);
+        (known && lawful).then_some(header)
+    }
+
+    fn run_block(&self) -> u64 {
+        1 + self.entries.div_ceil(RECORDS)
+    }
+
+    fn state_block(&self) -> u64 {
+        self.run_block() + self.runs.div_ceil(RECORDS)
+    }
+
+    /// The length of the whole file.
+    fn length(&self) -> u64 {
+        let state = self.state_bytes.unwrap_or(0).div_ceil(CONTENT_BYTES as u64);
+        (self.state_block() + state) * INDEX_BLOCK_BYTES as u64
+    }
+}
+
+/// An index file that is open.
+pub struct Index {
+    /// What it says of itself.
+    pub header: IndexHeader,
+    blocks: Blocks,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index").field("name", &self.blocks.name).finish_non_exhaustive()
+    }
+}
+
+impl Index {
+    /// Opens the index `name` of the stretch that begins at `start`; `None` if there is none, or it
+    /// is damaged where it begins.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn open(
+        disk: &dyn Disk,
+        name: &str,
+        start: u64,
+        cache: &Arc<BlockCache>,
+    ) -> io::Result<Option<Index>> {
+        let file = match disk.open(name) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let length = file.length()?;
+        if length < INDEX_BLOCK_BYTES as u64 {
+            return Ok(None);
+        }
+        let mut bytes = [0; INDEX_BLOCK_BYTES];
+        read_exact_at(&*file, &mut bytes, 0)?;
+        let Some(header) = IndexHeader::decode(&bytes, start) else { return Ok(None) };
+        if header.length() != length {
+            return Ok(None);
+        }
+        let blocks = Blocks::new(name.to_owned(), file, Arc::clone(cache), start);
+        Ok(Some(Index { header, blocks }))
+    }
+
+    /// Its name in the journal's directory.
+    pub fn name(&self) -> &str {
+        &self.blocks.name
+    }
+
+    fn record<T>(
+        &self,
+        from_block: u64,
+        number: u64,
+        read: impl FnOnce(&RecordBytes) -> T,
+    ) -> io::Result<T> {
+        let block = self.blocks.get(from_block + number / RECORDS)?;
+        let at = LEAD_BYTES + (number % RECORDS) as usize * RECORD_BYTES;
+        Ok(read(block[at..at + RECORD_BYTES].try_into().expect("a record lies within its block")))
+    }
+
+    /// Entry `number`.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn entry(&self, number: u64) -> io::Result<Placed> {
+        assert!(number < self.header.entries, "an entry that is not there");
+        self.record(1, number, Placed::decode)
+    }
+
+    /// The first entry in `range` that is not `before`; entries of which that is true stand first.
+    pub(crate) fn partition_point(
+        &self,
+        range: Range<u64>,
+        before: impl Fn(&Placed) -> bool,
+    ) -> io::Result<u64> {
+        bisect(range, |number| Ok(before(&self.entry(number)?)))
+    }
+
+    /// Run `number`, in the order of logs.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn run_at(&self, number: u64) -> io::Result<Run> {
+        assert!(number < self.header.runs, "a run that is not there");
+        let run = self.record(self.header.run_block(), number, Run::decode)?;
+        if run.count > self.header.entries || run.first > self.header.entries - run.count {
+            return Err(self.blocks.damaged(self.header.run_block() + number / RECORDS));
+        }
+        Ok(run)
+    }
+
+    /// The run of `log`.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn run(&self, log: LogId) -> io::Result<Option<Run>> {
+        let from = self.header.run_block();
+        let number = bisect(0..self.header.runs, |number| {
+            self.record(from, number, |bytes| Run::decode(bytes).log < log)
+        })?;
+        if number == self.header.runs {
+            return Ok(None);
+        }
+        Ok(Some(self.run_at(number)?).filter(|run| run.log == log))
+    }
+
+    /// What the stage remembered at the end of the stretch, if that is known.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn state(&self) -> io::Result<Option<Vec<u8>>> {
+        let Some(length) = self.header.state_bytes else { return Ok(None) };
+        let mut state = Vec::with_capacity(length as usize);
+        let mut number = self.header.state_block();
+        while (state.len() as u64) < length {
+            let block = self.blocks.get(number)?;
+            let count = (length as usize - state.len()).min(CONTENT_BYTES);
+            state.extend_from_slice(&block[LEAD_BYTES..LEAD_BYTES + count]);
+            number += 1;
+        }
+        Ok(Some(state))
+    }
+
+    /// Reads every block anew; the numbers of those that are damaged.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn check(&self, disk: &dyn Disk) -> io::Result<Vec<u64>> {
+        let file = disk.open(&self.blocks.name)?;
+        let mut bytes = [0; INDEX_BLOCK_BYTES];
+        let mut damaged = Vec::new();
+        for number in 0..self.header.length() / INDEX_BLOCK_BYTES as u64 {
+            read_exact_at(&*file, &mut bytes, number * INDEX_BLOCK_BYTES as u64)?;
+            if open_block(&bytes, self.header.start, number).is_none() {
+                damaged.push(number);
+            }
+        }
+        Ok(damaged)
+    }
+}
+
+/// The first of `range` for which `before` is false; those for which it is true stand first.
+pub(crate) fn bisect(
+    range: Range<u64>,
+    before: impl Fn(u64) -> io::Result<bool>,
+) -> io::Result<u64> {
+    let (mut low, mut high) = (range.start, range.end);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if before(middle)? {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low)
+}

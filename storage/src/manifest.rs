@@ -1,0 +1,299 @@
+//! The manifest: which parts there are, and what of each log has been given up.
+//!
+//! What holds true of it:
+//! - It is hard: nothing else knows what was given up, and which files are to be there.
+//! - It is written before what it says comes true: before anything is freed, and before a file that it
+//!   no longer names is removed. It replaces the one before in one step, by renaming.
+//! - A horizon never falls.
+//!
+//! `docs/FORMAT.md` has the layout.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use hlc::{Hlc, UserTime};
+
+use crate::disk::{Disk, create_anew, read_exact_at};
+use crate::index::Tip;
+use crate::log::{LogId, Offset};
+use crate::part::Layout;
+
+/// The name of the manifest, in the journal's directory.
+pub const MANIFEST_FILE: &str = "manifest";
+const NEW_FILE: &str = "manifest.new";
+const MAGIC: &[u8; 8] = b"FFMANIF1";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 64;
+const PART_BYTES: usize = 32;
+const LOG_BYTES: usize = 104;
+/// No manifest is longer: a longer file is damage, and no reason to allocate.
+const BYTES_MAX: u64 = 1 << 32;
+
+/// What of a log has been given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Horizon {
+    /// The first offset that is kept.
+    pub start: Offset,
+    /// The stamp of the entry that holds the last offset that is not kept: a cut whose bound lies at
+    /// or below it misses records.
+    pub lost_to: Hlc,
+    /// Records whose successor by key lies below this bound may be gone: a cut below it is not what it
+    /// was.
+    pub compacted_to: Hlc,
+    /// How far the log had come where parts are no longer looked into: the base has what lies before,
+    /// or nothing has.
+    pub(crate) freed: Tip,
+    /// The space of everything below this offset was given back.
+    pub(crate) punched_to: Offset,
+    /// The generation of its base; 0 if it has none.
+    pub(crate) base: u64,
+}
+
+impl Default for Horizon {
+    fn default() -> Horizon {
+        Horizon {
+            start: Offset(0),
+            lost_to: Hlc::ZERO,
+            compacted_to: Hlc::ZERO,
+            freed: Tip::NONE,
+            punched_to: Offset(0),
+            base: 0,
+        }
+    }
+}
+
+/// A part, as the manifest lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The position at which it begins.
+    pub start: u64,
+    /// The position behind it.
+    pub end: u64,
+    /// How its frames stand in its file.
+    pub layout: Layout,
+}
+
+/// What the manifest says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// Which write this was.
+    pub sequence: u64,
+    /// Everything below this position is indexed in files; what follows is read back at each start.
+    pub indexed_to: u64,
+    /// The parts that there are, by position. Stretches of which nothing is kept are not listed.
+    pub parts: Vec<Listed>,
+    /// Logs of which something has been given up, or compacted.
+    pub logs: BTreeMap<LogId, Horizon>,
+}
+
+/// Why the manifest cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It is not what was written.
+    #[error(
+        "journal/manifest is damaged: what was given up is not known any more; nothing was changed. Restore the file from a backup or a replica"
+    )]
+    Damaged,
+    /// The disk failed.
+    #[error("read journal/manifest: {0}")]
+    Disk(#[from] io::Error),
+}
+
+impl Manifest {
+    /// The horizon of `log`.
+    pub fn horizon(&self, log: LogId) -> Horizon {
+        self.logs.get(&log).copied().unwrap_or_default()
+    }
+
+    /// The bytes of the file.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(
+            HEADER_BYTES + self.parts.len() * PART_BYTES + self.logs.len() * LOG_BYTES + 8,
+        );
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        for field in
+            [self.sequence, self.indexed_to, self.parts.len() as u64, self.logs.len() as u64, 0, 0]
+        {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        for part in &self.parts {
+            let (kind, generation) = match part.layout {
+                Layout::Journal => (0_u32, 0),
+                Layout::Filed { generation } => (1, generation),
+            };
+            bytes.extend_from_slice(&part.start.to_le_bytes());
+            bytes.extend_from_slice(&part.end.to_le_bytes());
+            bytes.extend_from_slice(&kind.to_le_bytes());
+            bytes.extend_from_slice(&generation.to_le_bytes());
+            bytes.extend_from_slice(&[0; 8]);
+        }
+        for (log, horizon) in &self.logs {
+            encode_log(*log, horizon, &mut bytes);
+        }
+        let crc = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes
+    }
+
+    /// Reads the bytes of the file; `None` if they are not those of a manifest.
+    pub fn decode(bytes: &[u8]) -> Option<Manifest> {
+        let (body, end) = bytes.split_at_checked(bytes.len().checked_sub(8)?)?;
+        let crc = u32::from_le_bytes(end[..4].try_into().ok()?);
+        if crc != crc32c::crc32c(body) || end[4..] != [0; 4] {
+            return None;
+        }
+        let (header, rest) = body.split_at_checked(HEADER_BYTES)?;
+        if &header[..8] != MAGIC || header[8..12] != VERSION.to_le_bytes() {
+            return None;
+        }
+        let (part_count, log_count) = (u64_at(header, 32), u64_at(header, 40));
+        let part_bytes = usize::try_from(part_count).ok()?.checked_mul(PART_BYTES)?;
+        let (parts, logs) = rest.split_at_checked(part_bytes)?;
+        if logs.len() as u64 != log_count.checked_mul(LOG_BYTES as u64)? {
+            return None;
+        }
+        let parts = parts.chunks(PART_BYTES).map(decode_part).collect::<Option<Vec<_>>>()?;
+        let logs = logs.chunks(LOG_BYTES).map(decode_log).collect();
+        let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
+        Some(Manifest { sequence, indexed_to, parts, logs })
+    }
+
+    /// Reads the manifest; one that says nothing if there is none yet.
+    ///
+    /// # Errors
+    /// [`ManifestError`].
+    pub fn read(disk: &dyn Disk) -> Result<Manifest, ManifestError> {
+        let file = match disk.open(MANIFEST_FILE) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Manifest::default());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let length = file.length()?;
+        if length > BYTES_MAX {
+            return Err(ManifestError::Damaged);
+        }
+        let mut bytes = vec![0; length as usize];
+        read_exact_at(&*file, &mut bytes, 0)?;
+        Manifest::decode(&bytes).ok_or(ManifestError::Damaged)
+    }
+
+    /// Puts it on stable storage, in place of the one before.
+    pub(crate) fn write(&mut self, disk: &dyn Disk) -> io::Result<()> {
+        self.sequence += 1;
+        let file = create_anew(disk, NEW_FILE)?;
+        file.write_at(&mut [io::IoSlice::new(&self.encode())], 0)?;
+        file.sync()?;
+        disk.rename(NEW_FILE, MANIFEST_FILE)?;
+        disk.sync_names()
+    }
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|nth| bytes[at + nth]))
+}
+
+fn decode_part(bytes: &[u8]) -> Option<Listed> {
+    let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|nth| bytes[at + nth]));
+    let layout = match number(16) {
+        0 => Layout::Journal,
+        1 => Layout::Filed { generation: number(20) },
+        _ => return None,
+    };
+    Some(Listed { start: u64_at(bytes, 0), end: u64_at(bytes, 8), layout })
+}
+
+fn encode_log(log: LogId, horizon: &Horizon, bytes: &mut Vec<u8>) {
+    let freed = &horizon.freed;
+    for field in [
+        log.0,
+        horizon.start.0,
+        horizon.lost_to.bits(),
+        horizon.compacted_to.bits(),
+        horizon.punched_to.0,
+        horizon.base,
+        freed.end.0,
+        freed.stamp.bits(),
+        freed.chain as u64,
+        (freed.chain >> 64) as u64,
+        freed.bytes,
+        freed.user_peak.0 as u64,
+        u64::from(freed.epoch),
+    ] {
+        bytes.extend_from_slice(&field.to_le_bytes());
+    }
+}
+
+fn decode_log(bytes: &[u8]) -> (LogId, Horizon) {
+    let field = |nth: usize| u64_at(bytes, nth * 8);
+    let freed = Tip {
+        end: Offset(field(6)),
+        stamp: Hlc::from_bits(field(7)),
+        chain: u128::from(field(8)) | u128::from(field(9)) << 64,
+        bytes: field(10),
+        user_peak: UserTime(field(11) as i64),
+        epoch: field(12) as u32,
+    };
+    let horizon = Horizon {
+        start: Offset(field(1)),
+        lost_to: Hlc::from_bits(field(2)),
+        compacted_to: Hlc::from_bits(field(3)),
+        punched_to: Offset(field(4)),
+        base: field(5),
+        freed,
+    };
+    (LogId(field(0)), horizon)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let freed = Tip {
+            end: Offset(1),
+            stamp: Hlc::from_bits(2),
+            chain: u128::MAX - 3,
+            bytes: 4,
+            user_peak: UserTime(-5),
+            epoch: 6,
+        };
+        let horizon = Horizon {
+            start: Offset(7),
+            lost_to: Hlc::from_bits(8),
+            compacted_to: Hlc::from_bits(9),
+            freed,
+            punched_to: Offset(10),
+            base: 11,
+        };
+        Manifest {
+            sequence: 12,
+            indexed_to: 40,
+            parts: vec![
+                Listed { start: 0, end: 16, layout: Layout::Journal },
+                Listed { start: 24, end: 40, layout: Layout::Filed { generation: 2 } },
+            ],
+            logs: BTreeMap::from([(LogId(13), horizon), (LogId(14), Horizon::default())]),
+        }
+    }
+
+    #[test]
+    fn a_manifest_reads_as_it_was_written() {
+        assert_eq!(Manifest::decode(&manifest().encode()), Some(manifest()));
+    }
+
+    #[test]
+    fn every_flipped_byte_and_every_lost_end_is_noticed() {
+        let good = manifest().encode();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert_eq!(Manifest::decode(&bad), None, "byte {at}");
+            assert_eq!(Manifest::decode(&good[..at]), None, "cut at {at}");
+        }
+    }
+}

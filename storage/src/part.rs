@@ -1,0 +1,146 @@
+//! A part: a sealed stretch of the journal, in one data file, with its index.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hlc::Hlc;
+use parking_lot::RwLock;
+
+use crate::data_file::DataFile;
+use crate::index::{Index, Run};
+use crate::log::LogId;
+
+/// How the frames of a part stand in its data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// In the order of the journal: a sealed segment.
+    Journal,
+    /// Sorted by log.
+    Filed {
+        /// Counts the times that the stretch was filed.
+        generation: u32,
+    },
+}
+
+/// A data file, and the index of what is in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Indexed {
+    pub(crate) data: Arc<DataFile>,
+    pub(crate) index: Arc<Index>,
+}
+
+/// A sealed stretch of the journal.
+#[derive(Debug)]
+pub struct Part {
+    /// The position at which it begins.
+    pub start: u64,
+    /// The position behind it.
+    pub end: u64,
+    /// How its frames stand in the file.
+    pub layout: Layout,
+    /// The last stamp in it.
+    pub last_stamp: Hlc,
+    data: Arc<DataFile>,
+    index: RwLock<Arc<Index>>,
+    /// Whether a block of the index was found damaged.
+    is_suspect: AtomicBool,
+    /// Whether filing it was found to gain nothing, as things are.
+    is_settled: AtomicBool,
+}
+
+impl Part {
+    pub(crate) fn new(layout: Layout, files: Indexed) -> Part {
+        let header = files.index.header;
+        Part {
+            start: header.start,
+            end: header.end,
+            layout,
+            last_stamp: header.last_stamp,
+            data: files.data,
+            index: RwLock::new(files.index),
+            is_suspect: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
+        }
+    }
+
+    /// Its data file.
+    pub fn data(&self) -> &Arc<DataFile> {
+        &self.data
+    }
+
+    /// Its index.
+    pub fn index(&self) -> Arc<Index> {
+        Arc::clone(&self.index.read())
+    }
+
+    pub(crate) fn files(&self) -> Indexed {
+        Indexed { data: Arc::clone(&self.data), index: self.index() }
+    }
+
+    /// Puts an index that was made anew in place of a damaged one.
+    pub(crate) fn set_index(&self, index: Index) {
+        *self.index.write() = Arc::new(index);
+        self.is_suspect.store(false, Ordering::Release);
+    }
+
+    /// Whether filing it was found to gain nothing, as things are.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_settled(&self, is_settled: bool) {
+        self.is_settled.store(is_settled, Ordering::Release);
+    }
+
+    /// Whether its index has to be made anew.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Acquire)
+    }
+
+    /// Remembers it if `result` says that the index is damaged.
+    pub(crate) fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() == io::ErrorKind::InvalidData
+            && !self.is_suspect.swap(true, Ordering::AcqRel)
+        {
+            tracing::error!(%error, "found damage");
+        }
+        result
+    }
+
+    /// The run of `log` in it.
+    pub(crate) fn run(&self, log: LogId) -> io::Result<Option<Run>> {
+        self.note(self.index().run(log))
+    }
+}
+
+/// All parts, by position. Stretches of which nothing is kept are not among them.
+#[derive(Debug, Default)]
+pub struct Parts(RwLock<Arc<Vec<Arc<Part>>>>);
+
+impl Parts {
+    pub(crate) fn new(parts: Vec<Arc<Part>>) -> Parts {
+        assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
+        Parts(RwLock::new(Arc::new(parts)))
+    }
+
+    /// Those that there are now.
+    pub fn all(&self) -> Arc<Vec<Arc<Part>>> {
+        Arc::clone(&self.0.read())
+    }
+
+    /// Changes the list.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Vec<Arc<Part>>)) {
+        let mut held = self.0.write();
+        let mut parts = (**held).clone();
+        change(&mut parts);
+        assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
+        *held = Arc::new(parts);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.read().len()
+    }
+}
