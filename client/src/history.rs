@@ -18,7 +18,7 @@ use crate::{Client, ClientError};
 /// The key of our own API: "FF".
 pub const API_KEY: i16 = i16::from_be_bytes(*b"FF");
 
-/// How long a server may wait until the moment of a pin is final; its own patience is shorter.
+/// How long a server may wait until the moment of a pin is final; its own patience is shorter as a rule.
 const PIN_WAIT: Duration = Duration::from_secs(60);
 
 /// The name under which a topic's past is read over Kafka's wire, in characters that every client

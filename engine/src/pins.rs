@@ -270,9 +270,11 @@ impl Engine {
         namespace.pins.standing(self.wall_now()).map(pin).collect()
     }
 
-    /// What the standing pins hold of a topic; or, asked with `None`, of what belongs to no topic.
+    /// What the standing pins hold of a topic; or, asked with `None`, of what belongs to no topic. While
+    /// the clock is fenced, those that it finds expired hold too.
     pub fn holds(&self, topic: Option<&TopicId>) -> Holds {
-        self.shared.namespace.read().pins.holds(topic, self.wall_now())
+        let now = self.time_to_give_up().unwrap_or(SysTime(0));
+        self.shared.namespace.read().pins.holds(topic, now)
     }
 
     /// Removes the pins that have expired; returns how many. The housekeeping calls this now and then.

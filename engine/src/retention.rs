@@ -152,7 +152,7 @@ fn older_than(age: Duration, now: SysTime) -> Cut {
 /// the first batch can go.
 fn leaving(history: &impl History, bytes: u64) -> io::Result<Offset> {
     let (start, end) = (history.start(), history.end());
-    let may_go = history.bytes_to(end)?.saturating_sub(bytes);
+    let Some(may_go) = history.bytes_to(end)?.checked_sub(bytes) else { return Ok(start) };
     // The largest offset with no more than that before it: it lies between two batches, or within the
     // first that must stay.
     let (mut low, mut high) = (start.0, end.0);
@@ -334,6 +334,16 @@ mod tests {
         let hold = |ms| Hold { pin: "p".into(), at: Cut::before(SysTime(ms)) };
         assert_eq!(rules.decide(&model, Some(&hold(91)), SysTime(151)).unwrap(), None);
         assert_eq!(rules.decide(&model, Some(&hold(90)), SysTime(151)).unwrap(), Some(all));
+    }
+
+    #[test]
+    fn where_less_is_kept_than_may_be_not_even_a_batch_of_no_bytes_goes() {
+        let batch = Batch { stamp: Hlc::at(SysTime(90)), count: 1, bytes: 0 };
+        let model = Model { batches: vec![batch; 2], start: 0 };
+        let rules = |bytes| Rules { bytes: Some(bytes), ..Rules::default() };
+        assert_eq!(rules(1).decide(&model, None, SysTime(NOW)).unwrap(), None);
+        let all = GiveUp { start: Offset(2), why: Why::Size };
+        assert_eq!(rules(0).decide(&model, None, SysTime(NOW)).unwrap(), Some(all));
     }
 
     #[test]

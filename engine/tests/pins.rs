@@ -201,9 +201,16 @@ async fn a_pin_of_a_topic_that_is_deleted_later_goes_on_to_hold_it_and_name_it()
 #[tokio::test]
 async fn while_the_clock_is_fenced_there_is_no_time_to_give_anything_up() {
     let rig = Rig::new();
+    let at = rig.now();
+    pin(&rig, "p", at).await.unwrap();
     assert_eq!(rig.engine.time_to_give_up(), Some(SysTime(START)));
     rig.clock.step_to(SysTime(START + 10 * HOUR));
     assert_eq!(rig.engine.time_to_give_up(), None);
+    assert_eq!(rig.engine.holds(None).latest, Some(Hold { pin: "p".into(), at }));
+    assert!(rig.engine.remove_expired_pins().await.is_err());
+    rig.clock.step_to(SysTime(START));
+    assert_eq!(rig.engine.time_to_give_up(), Some(SysTime(START)));
+    assert_eq!(names(&rig), ["p"]);
 }
 
 /// What decides by pins what to give up holds this until the horizon is on stable storage.
