@@ -163,6 +163,15 @@ impl Namespace {
         self.by_id.get(id)?.iter().find_map(|(_, topic)| Some(Arc::clone(&topic.as_ref()?.name)))
     }
 
+    /// Every topic that is or was, as it is or was last, and when it was deleted, if it was.
+    pub(crate) fn topics_ever(&self) -> impl Iterator<Item = (&Arc<Topic>, Option<Hlc>)> {
+        self.by_id.values().filter_map(|versions| match &**versions {
+            [.., (_, Some(topic)), (deleted, None)] => Some((topic, Some(*deleted))),
+            [.., (_, Some(topic))] => Some((topic, None)),
+            _ => None,
+        })
+    }
+
     /// When a topic was deleted, if it was.
     pub(crate) fn deleted(&self, id: &TopicId) -> Option<Hlc> {
         let (stamp, topic) = self.by_id.get(id)?.last()?;

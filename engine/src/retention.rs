@@ -9,12 +9,15 @@
 //! - The newest batch goes too when it is old enough, as Kafka's active segment does.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hlc::{Cut, Hlc, SysTime};
 use storage::Offset;
 
 use crate::config::{TopicConfig, TopicDefaults};
+use crate::engine::Engine;
+use crate::namespace::Topic;
 use crate::pins::Hold;
 
 /// What must be known of a partition's log.
@@ -132,6 +135,21 @@ impl Rules {
         };
         let new_start = new_start.min(end);
         Ok((new_start > start).then_some(GiveUp { start: new_start, why }))
+    }
+}
+
+impl Engine {
+    /// Every topic that is or was of which something may go some time, with the rules for it.
+    pub fn retention_rules(&self) -> Vec<(Arc<Topic>, Rules)> {
+        let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
+        let namespace = self.shared.namespace.read();
+        namespace
+            .topics_ever()
+            .map(|(topic, deleted)| {
+                (Arc::clone(topic), Rules::new(&topic.config, defaults, deleted, kept))
+            })
+            .filter(|(_, rules)| *rules != Rules::default())
+            .collect()
     }
 }
 
