@@ -42,6 +42,7 @@ impl Collector for Scrape {
             journal(&mut page, parts)?;
             time(&mut page, parts)?;
             contents(&mut page, parts)?;
+            cuts(&mut page, parts)?;
         }
         this_process(&mut page)
     }
@@ -122,6 +123,26 @@ fn contents(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
         // A gauge that is missing says more than a wrong one.
         Err(_) => Ok(()),
     }
+}
+
+fn cuts(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
+    let stats = parts.engine.cut_cache_stats();
+    for (name, help, count) in [
+        ("hits", "Cuts answered without a look at the logs", stats.hits),
+        ("misses", "Cuts for which the logs were searched", stats.misses),
+        ("shared", "Cuts searched for that hold what another moment holds", stats.shared),
+    ] {
+        page.counter(&format!("freezeframe_cut_cache_{name}"), help, count)?;
+    }
+    for (name, help, value) in [
+        ("moments", "Moments whose cuts are kept", stats.moments),
+        ("snapshots", "Snapshots that the moments kept share", stats.snapshots),
+        ("bytes", "What the cuts that are kept weigh", stats.bytes),
+    ] {
+        page.gauge(&format!("freezeframe_cut_cache_{name}"), help, value)?;
+    }
+    let pins = parts.engine.pins().len() as u64;
+    page.gauge("freezeframe_pins", "Pins that stand", pins)
 }
 
 fn this_process(page: &mut Page<'_>) -> fmt::Result {

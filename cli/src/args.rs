@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, consume, cut, demo, groups, ls, produce, serve, topics,
+    cat, check, completions, consume, cut, demo, groups, ls, pins, produce, serve, topics,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Cat(cat::Args),
     /// Say where every partition ends at one moment.
     Cut(cut::Args),
+    /// List, set and remove pins: moments that are kept, whatever retention says.
+    Pins(pins::Args),
     /// List and describe consumer groups, now or as of a moment.
     Groups(groups::Args),
     /// Read a data directory from end to end, and say whether all is well.
@@ -102,6 +104,12 @@ mod tests {
             "topics create a --config novalue",
             "ls a//0",
             "serve --durability maybe",
+            "pins set p --at s5",
+            "pins set p --for 7d",
+            "pins set p --at s5 --for 7",
+            "pins set p --at u5 --for 7d",
+            "pins set p --at s5 --for 0s",
+            "pins remove",
             "serve --set novalue",
             "check",
         ] {

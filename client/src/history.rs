@@ -1,4 +1,4 @@
-//! Questions about the past that Kafka's wire has no words for: API 17990 ("FF"), version 0.
+//! What Kafka's wire has no words for: questions about the past, and pins. API 17990 ("FF"), version 0.
 //!
 //! The body is one JSON document each way. A server that does not know the API closes the connection;
 //! if it then still answers as a Kafka server does, it is not Freezeframe.
@@ -17,6 +17,9 @@ use crate::{Client, ClientError};
 
 /// The key of our own API: "FF".
 pub const API_KEY: i16 = i16::from_be_bytes(*b"FF");
+
+/// How long a server may wait until the moment of a pin is final; its own patience is shorter as a rule.
+const PIN_WAIT: Duration = Duration::from_secs(60);
 
 /// The name under which a topic's past is read over Kafka's wire, in characters that every client
 /// accepts.
@@ -73,6 +76,9 @@ enum Question<'a> {
     Cut { at: String, topics: Option<&'a [String]>, when: When, patience_ms: u64 },
     Topics { at: Option<String> },
     Offsets { at: Option<String>, group: Option<&'a str> },
+    Pin { name: &'a str, at: String, for_ms: u64, topics: Option<&'a [String]> },
+    Unpin { name: &'a str },
+    Pins {},
 }
 
 #[derive(Deserialize)]
@@ -180,6 +186,37 @@ pub struct CommittedThen {
     pub committed: Stamp,
 }
 
+/// A moment that is kept, by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    /// Its name.
+    pub name: String,
+    /// The moment.
+    pub at: String,
+    /// When it ceases to stand: milliseconds since 1970, by the server's clock.
+    pub expires_ms: u64,
+    /// The topics that it is about; `None` for everything.
+    pub topics: Option<Vec<String>>,
+    /// When it was set, or its expiry was last extended.
+    pub set: Stamp,
+}
+
+#[derive(Deserialize)]
+struct PinAnswer {
+    pin: Pin,
+}
+
+#[derive(Deserialize)]
+struct UnpinAnswer {
+    #[serde(rename = "removed")]
+    _removed: String,
+}
+
+#[derive(Deserialize)]
+struct PinsAnswer {
+    pins: Vec<Pin>,
+}
+
 fn no_epoch() -> i32 {
     -1
 }
@@ -214,6 +251,14 @@ pub enum RefusalCode {
     BadRequest,
     /// The server's clock cannot be trusted.
     Fenced,
+    /// The name or the expiry cannot be a pin's.
+    BadPin,
+    /// A pin of that name stands at another moment, or for other topics.
+    PinTaken,
+    /// There are as many pins as there may be.
+    TooManyPins,
+    /// There is no such pin.
+    UnknownPin,
     /// The server has a fault.
     Internal,
     /// A kind that this library does not know.
@@ -270,6 +315,41 @@ impl Client {
     ) -> Result<OffsetsAnswer, ClientError> {
         let question = Question::Offsets { at: at.map(Moment::to_string), group };
         self.question(question, Duration::ZERO).await
+    }
+
+    /// Keeps everything of `topics`, or of all topics, that `at` admits, for so long from now: the server
+    /// gives none of it up. The same pin again is extended, and never shortened.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn pin(
+        &mut self,
+        name: &str,
+        at: &Moment,
+        kept_for: Duration,
+        topics: Option<&[String]>,
+    ) -> Result<Pin, ClientError> {
+        let for_ms = u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX);
+        let question = Question::Pin { name, at: at.to_string(), for_ms, topics };
+        let PinAnswer { pin } = self.question(question, PIN_WAIT).await?;
+        Ok(pin)
+    }
+
+    /// Removes a pin.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn unpin(&mut self, name: &str) -> Result<(), ClientError> {
+        self.question::<UnpinAnswer>(Question::Unpin { name }, Duration::ZERO).await.map(drop)
+    }
+
+    /// The pins that stand, by name.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn pins(&mut self) -> Result<Vec<Pin>, ClientError> {
+        let PinsAnswer { pins } = self.question(Question::Pins {}, Duration::ZERO).await?;
+        Ok(pins)
     }
 
     async fn question<T: for<'de> Deserialize<'de>>(
@@ -345,6 +425,16 @@ mod tests {
             serde_json::to_string(&Question::Offsets { at: Some(at), group: Some("g") }).unwrap(),
             r#"{"op":"offsets","at":"s5","group":"g"}"#
         );
+        let pin = Question::Pin { name: "p", at: "s5".to_owned(), for_ms: 7, topics: None };
+        assert_eq!(
+            serde_json::to_string(&pin).unwrap(),
+            r#"{"op":"pin","name":"p","at":"s5","for_ms":7,"topics":null}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&Question::Unpin { name: "p" }).unwrap(),
+            r#"{"op":"unpin","name":"p"}"#
+        );
+        assert_eq!(serde_json::to_string(&Question::Pins {}).unwrap(), r#"{"op":"pins"}"#);
     }
 
     #[test]
@@ -426,6 +516,28 @@ mod tests {
         .await;
         let answer = client.offsets_at(None, Some("g")).await.unwrap();
         assert_eq!(answer.frontier, Stamp(Hlc::new(SysTime(5), 1)));
+    }
+
+    #[tokio::test]
+    async fn pins_come_out_as_the_server_lists_them() {
+        const PIN: &str =
+            r#"{"name":"p","at":"s5","expires_ms":9,"topics":["a"],"set":"sh0000000000050001"}"#;
+        let mut client = serve(|document| match document {
+            br#"{"op":"pins"}"# => Some(format!(r#"{{"pins":[{PIN}]}}"#).into()),
+            br#"{"op":"pin","name":"p","at":"s5","for_ms":1500,"topics":["a"]}"# => {
+                Some(format!(r#"{{"pin":{PIN}}}"#).into())
+            }
+            br#"{"op":"unpin","name":"p"}"# => Some(br#"{"removed":"p"}"#.to_vec()),
+            other => panic!("{}", String::from_utf8_lossy(other)),
+        })
+        .await;
+        let at = Moment::Sys(Cut::before(SysTime(5)));
+        let topics = ["a".to_owned()];
+        let kept_for = Duration::from_millis(1500);
+        let pin = client.pin("p", &at, kept_for, Some(&topics)).await.unwrap();
+        assert_eq!(serde_json::to_string(&pin).unwrap(), PIN);
+        assert_eq!(client.pins().await.unwrap(), [pin]);
+        client.unpin("p").await.unwrap();
     }
 
     #[tokio::test]

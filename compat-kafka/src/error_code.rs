@@ -19,6 +19,7 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         EngineError::OutOfOrderSequence { .. } => ResponseError::OutOfOrderSequenceNumber,
         EngineError::StaleProducerEpoch { .. } => ResponseError::InvalidProducerEpoch,
         EngineError::OffsetOutOfRange { .. } => ResponseError::OffsetOutOfRange,
+        EngineError::Pinned { .. } => ResponseError::PolicyViolation,
         EngineError::Fenced(_) => ResponseError::NotLeaderOrFollower,
         EngineError::Disk(_) | EngineError::Corrupt(_) => ResponseError::KafkaStorageError,
         EngineError::Stopping(_) => ResponseError::NotLeaderOrFollower,

@@ -1,4 +1,4 @@
-//! What Kafka's protocol has no words for: cuts, and the past of topics and offsets.
+//! What Kafka's protocol has no words for: cuts, the past of topics and offsets, and pins.
 //!
 //! One API of our own, with a key far above Kafka's, not listed in ApiVersions: stock clients never
 //! see it. Its body is one JSON document each way; `docs/KAFKA.md` describes them.
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
-use engine::{CutAnswer, SeekError, When};
-use hlc::{Cut, Hlc, Moment};
+use engine::{CutAnswer, Pin, PinError, SeekError, When};
+use hlc::{Cut, Hlc, Moment, SysTime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -46,6 +46,18 @@ enum Request {
         #[serde(default)]
         group: Option<String>,
     },
+    Pin {
+        name: String,
+        at: String,
+        /// How long from now, by the server's clock.
+        for_ms: u64,
+        #[serde(default)]
+        topics: Option<Vec<String>>,
+    },
+    Unpin {
+        name: String,
+    },
+    Pins {},
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -81,6 +93,19 @@ impl From<SeekError> for Refusal {
             SeekError::Engine(_) => ("internal", None),
         };
         Refusal { code, message: error.to_string(), frontier: frontier.map(stamp) }
+    }
+}
+
+impl From<PinError> for Refusal {
+    fn from(error: PinError) -> Refusal {
+        let code = match error {
+            PinError::Seek(error) => return error.into(),
+            PinError::Invalid(_) => "bad_pin",
+            PinError::Taken { .. } => "pin_taken",
+            PinError::TooMany(_) => "too_many_pins",
+            PinError::Unknown(_) => "unknown_pin",
+        };
+        Refusal::new(code, error.to_string())
     }
 }
 
@@ -164,6 +189,20 @@ async fn ask(kafka: &Arc<Kafka>, request: Request) -> Result<Value, Refusal> {
             }
             Ok(json!({ "at": shown(at), "frontier": stamp(frontier), "groups": groups }))
         }
+        Request::Pin { name, at, for_ms, topics } => {
+            let expires = SysTime(kafka.engine.wall_now().0.saturating_add(for_ms));
+            let at = parse(&at)?;
+            let pin = kafka.engine.pin(&name, at, wait, expires, topics.as_deref()).await?;
+            Ok(json!({ "pin": pin_answer(&pin) }))
+        }
+        Request::Unpin { name } => {
+            kafka.engine.unpin(&name).await?;
+            Ok(json!({ "removed": name }))
+        }
+        Request::Pins {} => {
+            let pins: Vec<Value> = kafka.engine.pins().iter().map(pin_answer).collect();
+            Ok(json!({ "pins": pins }))
+        }
     }
 }
 
@@ -190,6 +229,17 @@ fn moment(text: Option<&str>, wait: When) -> Result<(Cut, When), Refusal> {
     }
 }
 
+fn pin_answer(pin: &Pin) -> Value {
+    let topics = pin.topics.as_ref().map(|topics| topics.iter().map(|topic| &**topic));
+    json!({
+        "name": &*pin.name,
+        "at": shown(pin.at),
+        "expires_ms": pin.expires.0,
+        "topics": topics.map(Iterator::collect::<Vec<&str>>),
+        "set": stamp(pin.set),
+    })
+}
+
 fn cut_answer(answer: &CutAnswer) -> Value {
     let partitions: Vec<Value> = answer
         .partitions
@@ -211,4 +261,120 @@ fn cut_answer(answer: &CutAnswer) -> Value {
         "hash": format!("{:032x}", answer.hash),
         "partitions": partitions,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use engine::{Batch, Durability, Engine, EngineOptions, Head, Payload};
+    use hlc::UserTime;
+    use kafka_records::HEADER_BYTES;
+    use storage::disk::MemoryDisk;
+
+    use super::*;
+    use crate::core::KafkaOptions;
+    use crate::format::KafkaFormat;
+
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+    /// Kafka's face over an engine in memory with a topic `a` of one partition.
+    async fn kafka() -> Arc<Kafka> {
+        let engine = Engine::open(
+            Arc::new(MemoryDisk::new()),
+            EngineOptions::default(),
+            Arc::new(hlc::OsClock),
+            Arc::new(KafkaFormat { unpacked_bytes_max: 1 << 20 }),
+        );
+        let engine = engine.unwrap();
+        engine.create_topic("a", 1, BTreeMap::new(), [1; 16], false).await.unwrap();
+        Kafka::new(Arc::new(engine), KafkaOptions::default()).unwrap()
+    }
+
+    /// Appends a batch of three records, of which only the count is real.
+    async fn append_three(kafka: &Kafka) {
+        let batch = Batch {
+            payload: Payload { head: Head::new(&[0; HEADER_BYTES]), rest: vec![0; 100].into() },
+            count: 3,
+            times: (UserTime(0), UserTime(0)),
+            producer: None,
+        };
+        let topic = kafka.engine.topic("a").unwrap();
+        let appended = kafka.engine.append(vec![(topic, 0, batch)], Durability::Synced).await;
+        assert!(appended[0].is_ok(), "{appended:?}");
+    }
+
+    /// The answer to one document.
+    async fn answer(kafka: &Arc<Kafka>, document: Value) -> Value {
+        let request = serde_json::from_value(document).unwrap();
+        ask(kafka, request).await.unwrap_or_else(|refusal| json!({ "error": refusal }))
+    }
+
+    /// The code of a refusal.
+    async fn code(kafka: &Arc<Kafka>, document: Value) -> String {
+        let answer = answer(kafka, document).await;
+        answer["error"]["code"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    async fn moment(kafka: &Arc<Kafka>) -> String {
+        let cut = json!({"op": "cut", "at": "s9999999999999", "when": "frontier"});
+        answer(kafka, cut).await["at"].as_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_pin_is_set_listed_and_removed() {
+        let kafka = kafka().await;
+        append_three(&kafka).await;
+        let at = moment(&kafka).await;
+        let earliest = kafka.engine.wall_now().0 + DAY_MS;
+        let set = json!({"op": "pin", "name": "p", "at": at, "for_ms": DAY_MS, "topics": ["a"]});
+        let pin = answer(&kafka, set).await["pin"].take();
+        assert_eq!((&pin["name"], &pin["at"]), (&json!("p"), &json!(at)));
+        assert_eq!(pin["topics"], json!(["a"]));
+        assert!(pin["expires_ms"].as_u64().unwrap() >= earliest, "{pin}");
+        assert_eq!(answer(&kafka, json!({"op": "pins"})).await, json!({ "pins": [pin] }));
+        let all = json!({"op": "pin", "name": "all", "at": at, "for_ms": 60_000});
+        assert_eq!(answer(&kafka, all).await["pin"]["topics"], Value::Null);
+        let removed = answer(&kafka, json!({"op": "unpin", "name": "p"})).await;
+        assert_eq!(removed, json!({"removed": "p"}));
+        let left = answer(&kafka, json!({"op": "pins"})).await;
+        assert_eq!(left["pins"].as_array().unwrap().len(), 1);
+        assert_eq!(left["pins"][0]["name"], "all");
+    }
+
+    #[tokio::test]
+    async fn a_pin_that_cannot_be_is_refused_by_a_code_of_its_own() {
+        let kafka = kafka().await;
+        append_three(&kafka).await;
+        let at = moment(&kafka).await;
+        let pin = |name: &str, at: &str, for_ms: u64| json!({"op": "pin", "name": name, "at": at, "for_ms": for_ms});
+        assert_eq!(code(&kafka, pin("a b", &at, DAY_MS)).await, "bad_pin");
+        assert_eq!(code(&kafka, pin("p", &at, 0)).await, "bad_pin");
+        assert_eq!(code(&kafka, pin("p", &at, u64::MAX)).await, "bad_pin");
+        assert_eq!(code(&kafka, pin("p", "u5", DAY_MS)).await, "bad_moment");
+        assert_eq!(code(&kafka, pin("p", "s9999999999999", DAY_MS)).await, "far_future");
+        assert_eq!(code(&kafka, json!({"op": "unpin", "name": "p"})).await, "unknown_pin");
+        answer(&kafka, pin("p", &at, DAY_MS)).await;
+        let later = moment(&kafka).await;
+        assert_eq!(code(&kafka, pin("p", &later, DAY_MS)).await, "pin_taken");
+        let other = json!({"op": "pin", "name": "q", "at": at, "for_ms": 1000, "topics": ["b"]});
+        assert_eq!(code(&kafka, other).await, "unknown_topic");
+        for nth in 1..100 {
+            answer(&kafka, pin(&format!("p{nth}"), &at, DAY_MS)).await;
+        }
+        assert_eq!(code(&kafka, pin("one-more", &at, DAY_MS)).await, "too_many_pins");
+    }
+
+    #[tokio::test]
+    async fn a_moment_that_was_given_up_cannot_be_pinned() {
+        let kafka = kafka().await;
+        append_three(&kafka).await;
+        let at = moment(&kafka).await;
+        append_three(&kafka).await;
+        let topic = kafka.engine.topic("a").unwrap();
+        kafka.engine.delete_records(&topic, 0, 4).await.unwrap();
+        let pin = json!({"op": "pin", "name": "p", "at": at, "for_ms": DAY_MS});
+        assert_eq!(code(&kafka, pin).await, "before_history");
+        assert_eq!(answer(&kafka, json!({"op": "pins"})).await, json!({ "pins": [] }));
+    }
 }

@@ -1,13 +1,15 @@
 //! One moment across everything.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hlc::{Ask, Cut, Hlc, Moment};
 use storage::Offset;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::cut_cache::{Asked, CutCacheStats};
 use crate::engine::Engine;
-use crate::namespace::Topic;
+use crate::namespace::{Partition, Topic};
 use crate::seek::{Lost, SeekError, When, earliest};
 
 /// One partition in a cut.
@@ -38,7 +40,91 @@ pub struct CutAnswer {
     /// the same question, for ever.
     pub hash: u128,
     /// By topic and partition.
-    pub partitions: Vec<CutPartition>,
+    pub partitions: Arc<[CutPartition]>,
+}
+
+/// What a closed cut holds.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// Of the whole content.
+    pub(crate) hash: u128,
+    /// Everything in it is on stable storage once the journal is, up to here.
+    stable_from: u64,
+    /// The topics, as they were.
+    pub(crate) topics: Vec<Arc<Topic>>,
+    /// The partitions of the topics, in order.
+    pub(crate) partitions: Arc<[CutPartition]>,
+}
+
+impl Snapshot {
+    /// Looks into every partition. Whether all of it is still there is another question:
+    /// [`Snapshot::as_of_now`].
+    fn take(topics: Vec<Arc<Topic>>, at: Cut) -> Snapshot {
+        let (mut hash, mut stable_from) = (Xxh3::new(), 0);
+        let mut partitions = Vec::new();
+        for topic in &topics {
+            hash.update(&topic.id);
+            hash.update(&(topic.name.len() as u64).to_le_bytes());
+            hash.update(topic.name.as_bytes());
+            for partition in &topic.partitions {
+                let last = partition.log.last_in(at);
+                let end = last.map_or(Offset(0), |last| last.end());
+                if let Some(last) = last {
+                    stable_from = stable_from.max(last.position + u64::from(last.length));
+                    hash.update(&last.chain.to_le_bytes());
+                }
+                hash.update(&partition.index.to_le_bytes());
+                hash.update(&end.0.to_le_bytes());
+                let (topic, start) = (Arc::clone(&topic.name), partition.start());
+                let partition = partition.index;
+                partitions.push(CutPartition { topic, partition, start, end });
+            }
+        }
+        let (hash, partitions) = (hash.digest128(), partitions.into());
+        Snapshot { hash, stable_from, topics, partitions }
+    }
+
+    fn held(&self) -> impl Iterator<Item = (&Arc<Partition>, &CutPartition)> {
+        self.topics.iter().flat_map(|topic| &topic.partitions).zip(&*self.partitions)
+    }
+
+    /// The snapshot with the starts that its partitions have now. Where a partition begins moves after
+    /// a snapshot was taken, and may pass its end.
+    fn as_of_now(self: Arc<Snapshot>) -> Result<Arc<Snapshot>, SeekError> {
+        let (mut moved, mut lost) = (false, Vec::new());
+        for (partition, held) in self.held() {
+            let start = partition.start();
+            moved |= start != held.start;
+            if held.end < start {
+                lost.push(Lost {
+                    topic: Arc::clone(&held.topic),
+                    partition: held.partition,
+                    earliest: earliest(&partition.log, start),
+                });
+            }
+        }
+        if !lost.is_empty() {
+            return Err(SeekError::BeforeHistory { lost });
+        }
+        if !moved {
+            return Ok(self);
+        }
+        let partitions = self
+            .held()
+            .map(|(partition, held)| CutPartition { start: partition.start(), ..held.clone() })
+            .collect();
+        let (hash, stable_from) = (self.hash, self.stable_from);
+        let renewed = Snapshot { hash, stable_from, topics: self.topics.clone(), partitions };
+        // Once more, for the starts were read twice.
+        Arc::new(renewed).as_of_now()
+    }
+
+    /// What it takes in memory. The topics themselves are the namespace's.
+    pub(crate) fn bytes(&self) -> u64 {
+        let partitions = size_of_val(&*self.partitions);
+        let topics = self.topics.capacity() * size_of::<Arc<Topic>>();
+        (size_of::<Snapshot>() + partitions + topics) as u64
+    }
 }
 
 impl Engine {
@@ -53,64 +139,54 @@ impl Engine {
         when: When,
     ) -> Result<CutAnswer, SeekError> {
         let (at, frontier) = self.settle(cut, when).await?;
-        let chosen = self.topics_in(at, topics)?;
-        let synced_to = self.stats().synced_to.load(std::sync::atomic::Ordering::Relaxed);
-        let mut answer = CutAnswer {
+        let snapshot = self.snapshot_at(at, topics)?;
+        let synced_to = self.stats().synced_to.load(Ordering::Relaxed);
+        Ok(CutAnswer {
             at,
             frontier,
             skew_ms: self.timekeeper().skew_max().as_millis() as u64,
-            durable: true,
-            hash: 0,
-            partitions: Vec::new(),
-        };
-        let (mut hash, mut lost) = (Xxh3::new(), Vec::new());
-        for topic in chosen {
-            hash.update(&topic.id);
-            hash.update(&(topic.name.len() as u64).to_le_bytes());
-            hash.update(topic.name.as_bytes());
-            for partition in &topic.partitions {
-                let last = partition.log.last_in(at);
-                let end = last.map_or(Offset(0), |last| last.end());
-                let start = partition.start();
-                if end < start {
-                    lost.push(Lost {
-                        topic: Arc::clone(&topic.name),
-                        partition: partition.index,
-                        earliest: earliest(&partition.log, start),
-                    });
-                }
-                if let Some(last) = last {
-                    answer.durable &= last.position + u64::from(last.length) <= synced_to;
-                    hash.update(&last.chain.to_le_bytes());
-                }
-                hash.update(&partition.index.to_le_bytes());
-                hash.update(&end.0.to_le_bytes());
-                answer.partitions.push(CutPartition {
-                    topic: Arc::clone(&topic.name),
-                    partition: partition.index,
-                    start,
-                    end,
-                });
-            }
-        }
-        if !lost.is_empty() {
-            return Err(SeekError::BeforeHistory { lost });
-        }
-        answer.hash = hash.digest128();
-        Ok(answer)
+            durable: snapshot.stable_from <= synced_to,
+            hash: snapshot.hash,
+            partitions: Arc::clone(&snapshot.partitions),
+        })
     }
 
-    fn topics_in(&self, cut: Cut, names: Option<&[String]>) -> Result<Vec<Arc<Topic>>, SeekError> {
+    /// What a cut holds that nothing can enter any more.
+    pub(crate) fn snapshot_at(
+        &self,
+        at: Cut,
+        topics: Option<&[String]>,
+    ) -> Result<Arc<Snapshot>, SeekError> {
+        let asked = Asked::new(at, topics);
+        if let Some(known) = self.cuts.get(&asked) {
+            let snapshot = Arc::clone(&known).as_of_now()?;
+            if !Arc::ptr_eq(&known, &snapshot) {
+                self.cuts.renew(&snapshot);
+            }
+            return Ok(snapshot);
+        }
+        let topics = self.topics_in(at, asked.topics.as_deref())?;
+        let snapshot = Arc::new(Snapshot::take(topics, at)).as_of_now()?;
+        Ok(self.cuts.keep(asked, snapshot))
+    }
+
+    /// How the answers to cuts that are kept have served.
+    pub fn cut_cache_stats(&self) -> CutCacheStats {
+        self.cuts.stats()
+    }
+
+    fn topics_in(
+        &self,
+        cut: Cut,
+        names: Option<&[Box<str>]>,
+    ) -> Result<Vec<Arc<Topic>>, SeekError> {
         let namespace = self.shared.namespace.read();
         let Some(names) = names else { return Ok(namespace.topics_at(cut)) };
-        let mut names: Vec<&String> = names.iter().collect();
-        names.sort();
-        names.dedup();
         names
-            .into_iter()
+            .iter()
             .map(|name| {
                 namespace.topic_at(name, cut).ok_or_else(|| SeekError::NoTopic {
-                    topic: name.clone(),
+                    topic: name.to_string(),
                     ask: Ask::At(Moment::Sys(cut)),
                 })
             })

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use hlc::{Cut, Hlc, UserTime, WallClock};
 use parking_lot::{Mutex, RwLock};
@@ -23,10 +24,12 @@ use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, oneshot};
 
 use crate::append::{Batch, Format, Note, Stager};
 use crate::config::{TopicConfig, TopicDefaults};
+use crate::cut_cache::CutCache;
 use crate::error::EngineError;
 use crate::groups::{Committed, GroupOffset, Groups};
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
 use crate::namespace::{NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
+use crate::pins::Hold;
 use crate::producers::Producers;
 
 /// How many producer ids are granted by one entry.
@@ -47,6 +50,12 @@ pub struct EngineOptions {
     pub partitions_max: u32,
     /// How many bytes of appends may be on their way to the disk.
     pub flight_bytes_max: usize,
+    /// How many pins may stand at a time.
+    pub pins_max: usize,
+    /// How long the records of a deleted topic are kept, if its settings do not end them before.
+    pub deleted_topic_retention: Duration,
+    /// How many bytes of answers to cuts are kept; 0 for none.
+    pub cut_cache_bytes_max: usize,
 }
 
 impl Default for EngineOptions {
@@ -57,6 +66,9 @@ impl Default for EngineOptions {
             topic_defaults: TopicDefaults::new(),
             partitions_max: 10_000,
             flight_bytes_max: 128 << 20,
+            pins_max: 100,
+            deleted_topic_retention: Duration::from_secs(7 * 24 * 60 * 60),
+            cut_cache_bytes_max: 16 << 20,
         }
     }
 }
@@ -80,7 +92,7 @@ impl Watcher for Watch {
 
 /// Held from looking at the namespace until the change that follows is applied: it goes with the
 /// change, so that whoever asked for it may go away meanwhile.
-type Changing = Arc<tokio::sync::Mutex<()>>;
+pub(crate) type Changing = Arc<tokio::sync::Mutex<()>>;
 
 /// What the applier needs to make an event true.
 struct Applying {
@@ -107,10 +119,11 @@ pub struct Engine {
     pub(crate) store: Store<Stager>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) format: Arc<dyn Format>,
-    options: EngineOptions,
+    pub(crate) options: EngineOptions,
+    pub(crate) cuts: CutCache,
     flight: Arc<Semaphore>,
     /// Held from looking at the namespace until the change that follows is applied.
-    changing: Changing,
+    pub(crate) changing: Changing,
     producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     applier: Mutex<Option<mpsc::Sender<Applying>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -215,6 +228,7 @@ impl Engine {
             shared,
             format,
             flight: Arc::new(Semaphore::new((options.flight_bytes_max / FLIGHT_UNIT).max(1))),
+            cuts: CutCache::new(options.cut_cache_bytes_max),
             options,
             changing: Changing::default(),
             producer_ids: tokio::sync::Mutex::new(below..below),
@@ -424,7 +438,7 @@ impl Engine {
     /// Gives up the records before `before`; -1 means all that there are. Returns the new start.
     ///
     /// # Errors
-    /// The offset lies outside of the log, or the disk fails.
+    /// The offset lies outside of the log, a pin holds some of them, or the disk fails.
     pub async fn delete_records(
         &self,
         topic: &Topic,
@@ -445,6 +459,13 @@ impl Engine {
             return Err(EngineError::OffsetOutOfRange { offset, start, end });
         }
         if before > start {
+            if let Some(held_by) = self.holds(Some(&topic.id)).latest
+                && held.log.offset_at(held_by.at) > start
+            {
+                let (topic, partition) = (Arc::clone(&topic.name), held.index);
+                let Hold { pin, at } = held_by;
+                return Err(EngineError::Pinned { pin, at, topic, partition });
+            }
             let (id, partition, before) = (topic.id, held.index, before.0);
             self.change(Event::RecordsDeleted { id, partition, before }, Some(changing)).await?;
         }
@@ -582,7 +603,7 @@ impl Engine {
     }
 
     /// Appends an event, and waits until it is applied.
-    async fn change(
+    pub(crate) async fn change(
         &self,
         event: Event,
         changing: Option<OwnedMutexGuard<()>>,

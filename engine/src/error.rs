@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hlc::{Cut, Moment};
 use storage::Offset;
 use storage::catalog::CatalogError;
 
@@ -71,6 +72,21 @@ pub enum EngineError {
         start: Offset,
         /// The offset behind the last.
         end: Offset,
+    },
+    /// A pin holds records that were to be given up.
+    #[error(
+        "a pin holds these records: remove it, or wait until it expires. pin={pin}, moment={}, topic={topic}, partition={partition}",
+        Moment::Sys(*.at)
+    )]
+    Pinned {
+        /// The pin.
+        pin: Arc<str>,
+        /// What it holds.
+        at: Cut,
+        /// The topic.
+        topic: Arc<str>,
+        /// The partition.
+        partition: u32,
     },
     /// The clock cannot be trusted, or its bound not be written.
     #[error("{0}")]

@@ -8,21 +8,26 @@
 mod append;
 mod config;
 mod cut;
+mod cut_cache;
 mod engine;
 mod error;
 mod groups;
 mod namespace;
+pub mod pins;
 mod producers;
+pub mod retention;
 pub mod seek;
 
 pub use append::{Batch, Format, ProducerNote, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
 pub use cut::{CutAnswer, CutPartition};
+pub use cut_cache::CutCacheStats;
 pub use engine::{Appending, Engine, EngineOptions, Watch};
 pub use error::EngineError;
 pub use groups::{Committed, GroupOffset};
 pub use namespace::event::{Event, OffsetCommit};
 pub use namespace::{Partition, Topic, TopicId, check_topic_name};
+pub use pins::{Hold, Holds, Pin, PinError};
 pub use seek::{Found, SeekError, TopicView, View, When};
 
 pub use storage::journal::{LoadBuffer, Segment};

@@ -9,16 +9,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hlc::{Cut, Hlc, TOPIC_MARK};
+use hlc::{Cut, Hlc, SysTime, TOPIC_MARK};
 use storage::{Log, LogId, Offset};
 
 use crate::config::TopicConfig;
 use crate::error::EngineError;
+use crate::pins::Pins;
 use event::Event;
 
 /// The log of namespace events.
 pub(crate) const NAMESPACE_LOG: LogId = LogId(0);
-/// The longest name that a topic may have.
+/// The longest name that a topic or a pin may have.
 const NAME_BYTES_MAX: usize = 249;
 
 /// Identifies a topic beyond its name.
@@ -79,22 +80,28 @@ impl Topic {
 /// It cannot.
 pub fn check_topic_name(name: &str) -> Result<(), EngineError> {
     let refuse = |why: &str| Err(EngineError::TopicName(format!("{why}. topic={name:?}")));
-    if name.is_empty() {
-        return refuse("a topic name is not empty");
-    }
-    if name == "." || name == ".." {
-        return refuse("a topic name is not . or ..");
-    }
-    if name.len() > NAME_BYTES_MAX {
-        return refuse("a topic name has at most 249 characters");
-    }
-    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
-        return refuse("a topic name has only letters, digits, '.', '_' and '-'");
+    if let Some(fault) = name_fault(name) {
+        return refuse(&format!("a topic name {fault}"));
     }
     if name.contains(TOPIC_MARK) {
         return refuse("a topic name with .__at. in it asks for a moment of another topic");
     }
     Ok(())
+}
+
+/// What keeps a name from being a topic's or a pin's, by Kafka's rules.
+pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        return Some("is not empty");
+    }
+    if name == "." || name == ".." {
+        return Some("is not . or ..");
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Some("has at most 249 characters");
+    }
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (!name.bytes().all(is_fit)).then_some("has only letters, digits, '.', '_' and '-'")
 }
 
 /// All versions of one topic: from a stamp on, what it was; `None` from its deletion on.
@@ -108,6 +115,7 @@ pub(crate) struct Namespace {
     names: HashMap<Arc<str>, Vec<TopicId>>,
     next_log: u64,
     pub(crate) producer_ids_below: i64,
+    pub(crate) pins: Pins,
 }
 
 impl Namespace {
@@ -148,6 +156,20 @@ impl Namespace {
             self.by_id.values().filter_map(|versions| version_at(versions, cut)).collect();
         topics.sort_by(|a, b| a.name.cmp(&b.name));
         topics
+    }
+
+    /// The name of a topic that is or was.
+    pub(crate) fn name_of(&self, id: &TopicId) -> Option<Arc<str>> {
+        self.by_id.get(id)?.iter().find_map(|(_, topic)| Some(Arc::clone(&topic.as_ref()?.name)))
+    }
+
+    /// Every topic that is or was, as it is or was last, and when it was deleted, if it was.
+    pub(crate) fn topics_ever(&self) -> impl Iterator<Item = (&Arc<Topic>, Option<Hlc>)> {
+        self.by_id.values().filter_map(|versions| match &**versions {
+            [.., (_, Some(topic)), (deleted, None)] => Some((topic, Some(*deleted))),
+            [.., (_, Some(topic))] => Some((topic, None)),
+            _ => None,
+        })
     }
 
     /// When a topic was deleted, if it was.
@@ -203,6 +225,15 @@ impl Namespace {
             }
             Event::ProducerIdsGranted { below } => {
                 self.producer_ids_below = self.producer_ids_below.max(*below);
+                Ok(())
+            }
+            Event::PinSet { name, at, expires_ms, topics } => {
+                let at = Cut::below(Hlc::from_bits(*at));
+                self.pins.set(name, at, SysTime(*expires_ms), topics.as_deref(), stamp);
+                Ok(())
+            }
+            Event::PinRemoved { name } => {
+                self.pins.remove(name);
                 Ok(())
             }
             Event::OffsetsCommitted { .. }

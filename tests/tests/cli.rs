@@ -102,6 +102,37 @@ fn lines_go_in_and_come_out_also_as_of_a_moment_and_in_every_format() {
 }
 
 #[test]
+fn a_pin_is_set_listed_holds_and_is_removed() {
+    let shell = Shell::new();
+    shell.prints(&["topics", "create", "orders"]);
+    shell.takes(&["produce", "orders"], "one\ntwo\n");
+    let then = shell.now();
+    assert_eq!(shell.prints(&["pins"]), "");
+    let set = shell.run(&["pins", "set", "audit", "--at", &then, "--for", "7d"], "");
+    assert_eq!((set.code, set.stdout()), (Some(0), ""), "{}", set.stderr);
+    assert!(set.stderr.contains(&format!("pinned {then} as audit until 2")), "{}", set.stderr);
+    shell.prints(&["pins", "set", "b", "--at", &then, "--for", "90s", "--topic", "orders"]);
+    let listed = shell.prints(&["pins"]);
+    let cells: Vec<Vec<&str>> = listed.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(cells.len(), 2, "{listed}");
+    assert_eq!((cells[0][0], cells[0][1], cells[0][3]), ("audit", then.as_str(), "*"));
+    assert_eq!((cells[1][0], cells[1][3]), ("b", "orders"));
+    assert_eq!(shell.prints(&["cat", &format!("orders@{then}")]), "one\ntwo\n");
+    shell.prints(&["pins", "remove", "audit"]);
+    let left = json(&shell.prints(&["pins", "list", "--json"]));
+    assert_eq!((&left["name"], &left["topics"]), (&"b".into(), &serde_json::json!(["orders"])));
+    shell.fails(&["pins", "remove", "audit"], 1, &["no pin of that name", "pin=audit"]);
+    let later = shell.now();
+    shell.fails(
+        &["pins", "set", "b", "--at", &later, "--for", "1h"],
+        1,
+        &["remove it first", &then],
+    );
+    shell.fails(&["pins", "set", "a b", "--at", &then, "--for", "1h"], 1, &["pin name"]);
+    shell.fails(&["pins", "set", "c", "--at", &then, "--for", "7"], 2, &["its unit"]);
+}
+
+#[test]
 fn a_moment_of_user_time_gives_the_exact_set() {
     let shell = Shell::new();
     shell.prints(&["topics", "create", "t"]);

@@ -28,6 +28,7 @@ const TIB: i64 = 1 << 40;
 const I32_MAX: i64 = i32::MAX as i64;
 const SHORTEST: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
+const CENTURY: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 
 pub(super) const SETTINGS: &[OwnSetting] = &[
     setting("server.data-dir", "./freezeframe-data", |config, value| {
@@ -64,6 +65,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.storage.segment_bytes_max = value.bytes(MIB, TIB)? as u64;
         Ok(())
     }),
+    setting("storage.deleted-topic-retention", "7d", |config, value| {
+        config.engine.deleted_topic_retention = value.time(Duration::ZERO, CENTURY)?;
+        Ok(())
+    }),
     setting("clock.skew-max", "500ms", |config, value| {
         config.engine.storage.clock.skew_max = value.time(SHORTEST, HOUR)?;
         Ok(())
@@ -78,6 +83,14 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("limits.flight-bytes", "128MiB", |config, value| {
         config.engine.flight_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
+    setting("limits.pins-max", "100", |config, value| {
+        config.engine.pins_max = value.whole(0, 10_000)? as usize;
+        Ok(())
+    }),
+    setting("limits.cut-cache-bytes", "16MiB", |config, value| {
+        config.engine.cut_cache_bytes_max = value.bytes(0, TIB)? as usize;
         Ok(())
     }),
     setting("limits.unpacked-bytes", "128MiB", |config, value| {

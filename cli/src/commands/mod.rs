@@ -13,6 +13,7 @@ pub(crate) mod cut;
 pub(crate) mod demo;
 pub(crate) mod groups;
 pub(crate) mod ls;
+pub(crate) mod pins;
 pub(crate) mod produce;
 pub(crate) mod serve;
 pub(crate) mod topics;
@@ -31,6 +32,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Ls(args) => as_client(ls::run(args, &server)),
         Command::Cat(args) => as_client(cat::run(args, &server)),
         Command::Cut(args) => as_client(cut::run(args, &server)),
+        Command::Pins(args) => as_client(pins::run(args, &server)),
         Command::Groups(args) => as_client(groups::run(args, &server)),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::Topic;
+use engine::{EngineError, Topic};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_records_request::DeleteRecordsPartition;
 use kafka_protocol::messages::delete_records_response::{
@@ -74,7 +74,13 @@ async fn delete(
         return Err(ResponseError::OffsetOutOfRange);
     }
     let start = kafka.engine.delete_records(topic, asked.partition_index, asked.offset).await;
-    start.map(|start| start.0 as i64).map_err(|error| engine_error(&error))
+    start.map(|start| start.0 as i64).map_err(|error| {
+        if let EngineError::Pinned { .. } = &error {
+            // Kafka's answer has a number for it and no words.
+            tracing::info!(%error, "DeleteRecords is refused");
+        }
+        engine_error(&error)
+    })
 }
 
 #[cfg(test)]
@@ -124,6 +130,20 @@ mod tests {
             let answer = before(&kafka, topic, index, offset).await;
             assert_eq!(answer, (error.code(), -1), "{topic} {index} {offset}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_pin_holds_is_refused_until_the_pin_is_gone() {
+        let kafka = kafka();
+        filled(&kafka, "a", 5).await;
+        let (at, _) = kafka.engine.settle(hlc::Cut::ALL, engine::When::AtFrontier).await.unwrap();
+        let expires = hlc::SysTime(kafka.engine.wall_now().0 + 3_600_000);
+        kafka.engine.pin("p", at, engine::When::Refuse, expires, None).await.unwrap();
+        let refused = (ResponseError::PolicyViolation.code(), -1);
+        assert_eq!(before(&kafka, "a", 0, 2).await, refused);
+        assert_eq!(before(&kafka, "a", 0, -1).await, refused);
+        kafka.engine.unpin("p").await.unwrap();
+        assert_eq!(before(&kafka, "a", 0, 2).await, (0, 2));
     }
 
     #[tokio::test]

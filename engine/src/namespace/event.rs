@@ -81,6 +81,22 @@ pub enum Event {
         /// The group.
         group: String,
     },
+    /// A pin was set, or its expiry extended.
+    PinSet {
+        /// Its name.
+        name: String,
+        /// The bits of its cut's bound.
+        at: u64,
+        /// When it ceases to stand: milliseconds since 1970.
+        expires_ms: u64,
+        /// The ids of the topics that it is about; none for everything.
+        topics: Option<Vec<[u8; 16]>>,
+    },
+    /// A pin was removed, or found expired.
+    PinRemoved {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// One offset of a commit.
@@ -113,7 +129,9 @@ impl Event {
             | Event::PartitionsAdded { .. }
             | Event::TopicConfigured { .. }
             | Event::RecordsDeleted { .. }
-            | Event::ProducerIdsGranted { .. } => KIND_NAMESPACE,
+            | Event::ProducerIdsGranted { .. }
+            | Event::PinSet { .. }
+            | Event::PinRemoved { .. } => KIND_NAMESPACE,
             Event::OffsetsCommitted { .. }
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
@@ -160,6 +178,12 @@ mod tests {
         };
         assert_eq!(committed.encode(), [6, 1, b'g', 1, 1, b't', 1, 6, 1, 0]);
         assert_eq!(Event::decode(&committed.encode()), Ok(committed));
+        let pinned = |topics| Event::PinSet { name: "p".into(), at: 300, expires_ms: 5, topics };
+        assert_eq!(pinned(None).encode(), [10, 1, b'p', 0xac, 0x02, 5, 0]);
+        let mut expected = vec![10, 1, b'p', 0xac, 0x02, 5, 1, 1];
+        expected.extend([7; 16]);
+        assert_eq!(pinned(Some(vec![[7; 16]])).encode(), expected);
+        assert_eq!(Event::PinRemoved { name: "p".into() }.encode(), [11, 1, b'p']);
     }
 
     #[test]

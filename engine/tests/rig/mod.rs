@@ -66,9 +66,13 @@ impl Rig {
     }
 
     pub fn on(disk: MemoryDisk, clock: Arc<ManualClock>) -> Rig {
+        Rig::with(disk, clock, EngineOptions::default())
+    }
+
+    pub fn with(disk: MemoryDisk, clock: Arc<ManualClock>, options: EngineOptions) -> Rig {
         let engine = Engine::open(
             Arc::new(disk.clone()),
-            EngineOptions::default(),
+            options,
             Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
             Arc::new(Times),
         )
@@ -106,6 +110,16 @@ impl Rig {
         partition: u32,
         times: &[i64],
     ) -> Result<Appended, EngineError> {
+        self.append_as(Durability::Synced, topic, partition, times).await
+    }
+
+    pub async fn append_as(
+        &self,
+        durability: Durability,
+        topic: &Arc<Topic>,
+        partition: u32,
+        times: &[i64],
+    ) -> Result<Appended, EngineError> {
         let rest: Vec<u8> = times.iter().flat_map(|time| time.to_le_bytes()).collect();
         let times = (
             UserTime(*times.iter().min().expect("a record")),
@@ -118,7 +132,11 @@ impl Rig {
             producer: None,
         };
         let batches = vec![(Arc::clone(topic), partition, batch)];
-        self.engine.append(batches, Durability::Synced).await.remove(0)
+        self.engine.append(batches, durability).await.remove(0)
+    }
+
+    pub fn clock_ms(&self) -> u64 {
+        self.engine.wall_now().0
     }
 
     pub fn now(&self) -> Cut {

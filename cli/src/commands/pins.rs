@@ -1,0 +1,179 @@
+//! `freezeframe pins`: moments that are kept, whatever retention says.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use client::Client;
+use client::history::Pin;
+use hlc::{Moment, SysTime};
+
+use super::Server;
+use super::topics::{parse_topic, stamp_date};
+use crate::moments::{At, date};
+use crate::output::Output;
+use crate::table::Table;
+
+/// Arguments of `pins`.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+While a pin stands, nothing that its moment shows is given up: not by retention,
+not by compaction, and not by an order to delete records.
+
+Examples:
+  freezeframe pins
+  freezeframe pins set audit --at 'yesterday 14:00' --for 30d
+  freezeframe pins set rebuild --at now --for 12h --topic orders --topic payments
+  freezeframe pins remove audit"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<PinsCommand>,
+    #[command(flatten)]
+    list: List,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum PinsCommand {
+    /// List the pins that stand (also without a subcommand).
+    #[command(after_help = "\
+Examples:
+  freezeframe pins list --json")]
+    List(List),
+    /// Keep a moment readable. The same pin again gets the later of both expiries.
+    #[command(after_help = "\
+Examples:
+  freezeframe pins set audit --at s1795252948259 --for 7d
+  freezeframe pins set rebuild --at '1 hour ago' --for 12h --topic orders")]
+    Set(Set),
+    /// Remove pins before they expire.
+    #[command(after_help = "\
+Examples:
+  freezeframe pins remove audit rebuild")]
+    Remove(Remove),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// One JSON object a pin and line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Set {
+    /// Its name.
+    name: String,
+    /// The moment, by system time.
+    #[arg(long, value_parser = parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: At,
+    /// For how long from now: a number and s, m, h, d or w.
+    #[arg(long = "for", value_parser = parse_length, value_name = "TIME")]
+    kept_for: Duration,
+    /// Only this topic. May be given more than once.
+    #[arg(long, value_name = "TOPIC", value_parser = parse_topic)]
+    topic: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// The pins.
+    #[arg(required = true)]
+    names: Vec<String>,
+}
+
+fn parse_system_moment(text: &str) -> Result<At, String> {
+    let at = At::parse_moment(text)?;
+    match at.moment() {
+        Moment::Sys(_) => Ok(at),
+        Moment::User { .. } => Err("a pin is at a moment of system time (s…)".to_owned()),
+    }
+}
+
+/// Reads a length of time.
+fn parse_length(text: &str) -> Result<Duration, String> {
+    const EXPECTED: &str = "give a number above 0 and its unit, such as 30m, 12h, 7d or 4w";
+    let units = [("s", 1), ("m", 60), ("h", 60 * 60), ("d", 86_400), ("w", 7 * 86_400)];
+    let read = |(unit, seconds): (&str, u64)| {
+        let count: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+        count.checked_mul(seconds).filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    };
+    units.into_iter().find_map(read).ok_or_else(|| EXPECTED.to_owned())
+}
+
+/// Does what was asked about pins.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    match args.command.unwrap_or(PinsCommand::List(args.list)) {
+        PinsCommand::List(args) => list(&mut server.connect().await?, &args).await,
+        PinsCommand::Set(args) => {
+            args.at.announce();
+            set(&mut server.connect().await?, &args).await
+        }
+        PinsCommand::Remove(args) => remove(&mut server.connect().await?, &args).await,
+    }
+}
+
+async fn list(client: &mut Client, args: &List) -> anyhow::Result<()> {
+    let pins = client.pins().await?;
+    let mut output = Output::lock();
+    let mut table = Table::new(&["pin", "moment", "expires", "topics", "set"]);
+    for pin in &pins {
+        if args.json {
+            output.json(pin)?;
+        } else {
+            let (name, at) = (pin.name.clone(), pin.at.clone());
+            table.row([name, at, expiry(pin), topics(pin), stamp_date(pin.set)]);
+        }
+    }
+    if !args.json {
+        output.table(&table)?;
+    }
+    Ok(output.flush()?)
+}
+
+fn expiry(pin: &Pin) -> String {
+    date(SysTime(pin.expires_ms))
+}
+
+/// Nobody's topic can be called `*`.
+fn topics(pin: &Pin) -> String {
+    pin.topics.as_ref().map_or_else(|| "*".to_owned(), |topics| topics.join(","))
+}
+
+async fn set(client: &mut Client, args: &Set) -> anyhow::Result<()> {
+    let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
+    let moment = args.at.moment();
+    let pin = client
+        .pin(&args.name, &moment, args.kept_for, topics)
+        .await
+        .with_context(|| format!("pin {moment}"))?;
+    eprintln!("pinned {} as {} until {}", pin.at, pin.name, expiry(&pin));
+    Ok(())
+}
+
+async fn remove(client: &mut Client, args: &Remove) -> anyhow::Result<()> {
+    for name in &args.names {
+        client.unpin(name).await?;
+        eprintln!("removed {name}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_of_time_has_a_unit_and_is_not_nothing() {
+        for (text, seconds) in
+            [("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("2 w", 1_209_600)]
+        {
+            assert_eq!(parse_length(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "7", "d", "0d", "-1d", "1.5h", "7x", "99999999999999999999w", "1y", "ä"] {
+            assert!(parse_length(text).is_err(), "{text}");
+        }
+        assert!(parse_length(&format!("{}w", u64::MAX)).is_err());
+    }
+}

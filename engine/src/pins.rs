@@ -1,0 +1,356 @@
+//! Pins: named moments that are kept readable until they expire.
+//!
+//! While a pin stands, nothing that its cut admits is given up: retention stops at it, DeleteRecords
+//! is refused, and compaction stays at or below it. A pin is set and removed by events of the
+//! namespace, so it survives a restart.
+//!
+//! Whether a pin still stands is judged against the wall clock, and a clock that jumped ahead must not
+//! end pins: what gives records up does nothing while the clock is fenced
+//! ([`Engine::time_to_give_up`]). Pins are set, checked against the horizons, and horizons are moved
+//! under one lock, [`Engine::hold_changes`]: a pin never stands over what is already gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hlc::{Cut, Hlc, Moment, SysTime};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::namespace::event::Event;
+use crate::namespace::{TopicId, name_fault};
+use crate::seek::{SeekError, When};
+
+/// The furthest that a pin's expiry may lie ahead: ten years.
+pub const EXPIRY_MS_MAX: u64 = 3653 * 24 * 60 * 60 * 1000;
+
+/// A moment that is kept, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it keeps readable.
+    pub at: Cut,
+    /// When it ceases to stand.
+    pub expires: SysTime,
+    /// The topics that it is about; `None` for everything.
+    pub topics: Option<Vec<Arc<str>>>,
+    /// When it was set, or its expiry was last extended.
+    pub set: Hlc,
+}
+
+/// A standing pin, as far as what it holds is concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Its name.
+    pub pin: Arc<str>,
+    /// What it holds: all that this admits.
+    pub at: Cut,
+}
+
+/// What the standing pins hold of one topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    /// The earliest: a compaction horizon stays at or below its bound.
+    pub earliest: Option<Hold>,
+    /// The latest: no entry that it admits is given up.
+    pub latest: Option<Hold>,
+}
+
+/// Why a pin was not set or removed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PinError {
+    /// What was asked for cannot be a pin.
+    #[error("{0}")]
+    Invalid(String),
+    /// The name is taken.
+    #[error(
+        "a pin of that name stands at another moment or for other topics; remove it first. pin={name}, moment={}", Moment::Sys(*.at)
+    )]
+    Taken {
+        /// The name.
+        name: String,
+        /// The moment of the pin that stands.
+        at: Cut,
+    },
+    /// There are as many as there may be.
+    #[error("no more pins can be set; remove one, or wait until one expires. pins_max={0}")]
+    TooMany(usize),
+    /// There is no such pin.
+    #[error("there is no pin of that name. pin={0}")]
+    Unknown(String),
+    /// The moment cannot be kept, or the change was not made.
+    #[error(transparent)]
+    Seek(#[from] SeekError),
+}
+
+impl From<EngineError> for PinError {
+    fn from(error: EngineError) -> PinError {
+        PinError::Seek(SeekError::Engine(error))
+    }
+}
+
+/// A pin as it is kept.
+#[derive(Debug)]
+struct Held {
+    at: Cut,
+    expires: SysTime,
+    /// Sorted.
+    topics: Option<Vec<TopicId>>,
+    set: Hlc,
+}
+
+impl Held {
+    fn stands(&self, now: SysTime) -> bool {
+        self.expires > now
+    }
+
+    /// Whether it is about a topic; or, asked with `None`, about what belongs to no topic.
+    fn is_about(&self, topic: Option<&TopicId>) -> bool {
+        match (&self.topics, topic) {
+            (None, _) => true,
+            (Some(topics), Some(topic)) => topics.binary_search(topic).is_ok(),
+            (Some(_), None) => false,
+        }
+    }
+}
+
+/// All pins, by name; also those that have expired and were not removed yet.
+#[derive(Debug, Default)]
+pub(crate) struct Pins(BTreeMap<Arc<str>, Held>);
+
+impl Pins {
+    pub(crate) fn set(
+        &mut self,
+        name: &str,
+        at: Cut,
+        expires: SysTime,
+        topics: Option<&[TopicId]>,
+        set: Hlc,
+    ) {
+        let topics = topics.map(|topics| {
+            let mut topics = topics.to_vec();
+            topics.sort_unstable();
+            topics
+        });
+        self.0.insert(name.into(), Held { at, expires, topics, set });
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    fn standing(&self, now: SysTime) -> impl Iterator<Item = (&Arc<str>, &Held)> {
+        self.0.iter().filter(move |(_, held)| held.stands(now))
+    }
+
+    fn first_expired(&self, now: SysTime) -> Option<Arc<str>> {
+        self.0.iter().find(|(_, held)| !held.stands(now)).map(|(name, _)| Arc::clone(name))
+    }
+
+    fn holds(&self, topic: Option<&TopicId>, now: SysTime) -> Holds {
+        let holding = || self.standing(now).filter(|(_, held)| held.is_about(topic));
+        let hold = |(name, held): (&Arc<str>, &Held)| Hold { pin: Arc::clone(name), at: held.at };
+        Holds {
+            earliest: holding().min_by_key(|(_, held)| held.at).map(hold),
+            latest: holding().max_by_key(|(_, held)| held.at).map(hold),
+        }
+    }
+}
+
+/// Held from looking at pins until what was decided by them is done.
+#[derive(Debug)]
+pub struct ChangesHeld(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
+
+impl Engine {
+    /// Keeps everything that `at` admits until `expires`: of all topics, or of those named. A pin that
+    /// stands at the same moment for the same topics gets the later of both expiries.
+    ///
+    /// # Errors
+    /// [`PinError`].
+    pub async fn pin(
+        &self,
+        name: &str,
+        at: Cut,
+        when: When,
+        expires: SysTime,
+        topics: Option<&[String]>,
+    ) -> Result<Pin, PinError> {
+        check_pin_name(name)?;
+        self.check_expiry(expires)?;
+        if topics.is_some_and(<[String]>::is_empty) {
+            return Err(PinError::Invalid("a pin of no topic keeps nothing".to_owned()));
+        }
+        let (at, _) = self.settle(at, when).await?;
+        self.remove_expired_pins().await?;
+        let changing = Arc::clone(&self.changing).lock_owned().await;
+        // Fails if anything of it was given up; the lock sees to it that nothing will be meanwhile.
+        let snapshot = self.snapshot_at(at, topics)?;
+        let ids = topics.map(|_| {
+            let mut ids: Vec<TopicId> = snapshot.topics.iter().map(|topic| topic.id).collect();
+            ids.sort_unstable();
+            ids
+        });
+        let expires = self.later_expiry(name, at, expires, ids.as_deref())?;
+        let event = Event::PinSet {
+            name: name.to_owned(),
+            at: at.bound().bits(),
+            expires_ms: expires.0,
+            topics: ids,
+        };
+        let set = self.change(event, Some(changing)).await?;
+        let mut names = topics.map(|_| snapshot.topics.iter().map(|topic| Arc::clone(&topic.name)));
+        let topics = names.as_mut().map(Iterator::collect);
+        Ok(Pin { name: name.into(), at, expires, topics, set })
+    }
+
+    fn check_expiry(&self, expires: SysTime) -> Result<(), PinError> {
+        let now = self.wall_now();
+        if expires > now && expires.0 - now.0 <= EXPIRY_MS_MAX {
+            return Ok(());
+        }
+        Err(PinError::Invalid(format!(
+            "a pin expires in the future, within 10 years. expires_ms={}, now_ms={}",
+            expires.0, now.0
+        )))
+    }
+
+    /// The expiry that a pin is to get, if it may be set.
+    fn later_expiry(
+        &self,
+        name: &str,
+        at: Cut,
+        expires: SysTime,
+        topics: Option<&[TopicId]>,
+    ) -> Result<SysTime, PinError> {
+        let now = self.wall_now();
+        let namespace = self.shared.namespace.read();
+        let pins = &namespace.pins;
+        match pins.0.get(name).filter(|held| held.stands(now)) {
+            Some(held) if held.at == at && held.topics.as_deref() == topics => {
+                Ok(expires.max(held.expires))
+            }
+            Some(held) => Err(PinError::Taken { name: name.to_owned(), at: held.at }),
+            None if pins.standing(now).count() >= self.options.pins_max => {
+                Err(PinError::TooMany(self.options.pins_max))
+            }
+            None => Ok(expires),
+        }
+    }
+
+    /// Removes a pin.
+    ///
+    /// # Errors
+    /// [`PinError::Unknown`], or the disk fails.
+    pub async fn unpin(&self, name: &str) -> Result<(), PinError> {
+        let changing = Arc::clone(&self.changing).lock_owned().await;
+        let now = self.wall_now();
+        if !self.shared.namespace.read().pins.standing(now).any(|(known, _)| &**known == name) {
+            return Err(PinError::Unknown(name.to_owned()));
+        }
+        self.change(Event::PinRemoved { name: name.to_owned() }, Some(changing)).await?;
+        Ok(())
+    }
+
+    /// The pins that stand, by name.
+    pub fn pins(&self) -> Vec<Pin> {
+        let namespace = self.shared.namespace.read();
+        let pin = |(name, held): (&Arc<str>, &Held)| Pin {
+            name: Arc::clone(name),
+            at: held.at,
+            expires: held.expires,
+            topics: held.topics.as_ref().map(|ids| {
+                let mut names: Vec<Arc<str>> =
+                    ids.iter().filter_map(|id| namespace.name_of(id)).collect();
+                names.sort();
+                names
+            }),
+            set: held.set,
+        };
+        namespace.pins.standing(self.wall_now()).map(pin).collect()
+    }
+
+    /// What the standing pins hold of a topic; or, asked with `None`, of what belongs to no topic. While
+    /// the clock is fenced, those that it finds expired hold too.
+    pub fn holds(&self, topic: Option<&TopicId>) -> Holds {
+        let now = self.time_to_give_up().unwrap_or(SysTime(0));
+        self.shared.namespace.read().pins.holds(topic, now)
+    }
+
+    /// Removes the pins that have expired; returns how many. The housekeeping calls this now and then.
+    ///
+    /// # Errors
+    /// The disk fails, or the clock is fenced.
+    pub async fn remove_expired_pins(&self) -> Result<usize, EngineError> {
+        let mut removed = 0;
+        loop {
+            // Taken anew for each: nobody may set it again between the look and the removal.
+            let changing = Arc::clone(&self.changing).lock_owned().await;
+            let expired = self.shared.namespace.read().pins.first_expired(self.wall_now());
+            let Some(name) = expired else { return Ok(removed) };
+            tracing::info!(pin = &*name, "a pin has expired");
+            self.change(Event::PinRemoved { name: name.to_string() }, Some(changing)).await?;
+            removed += 1;
+        }
+    }
+
+    /// Keeps pins and topics as they are, until dropped. What decides by pins which records to give up
+    /// holds this from its decision until the horizon is on stable storage.
+    pub async fn hold_changes(&self) -> ChangesHeld {
+        ChangesHeld(Arc::clone(&self.changing).lock_owned().await)
+    }
+
+    /// The time by which records may be given up; `None` while the clock cannot be trusted: one that
+    /// jumped ahead would make everything look old, and every pin expired.
+    pub fn time_to_give_up(&self) -> Option<SysTime> {
+        let timekeeper = self.timekeeper();
+        // Read before the fence is: a jump between the two is then not acted on.
+        let now = timekeeper.wall_now();
+        timekeeper.fence().is_none().then_some(now)
+    }
+}
+
+/// Whether a name can be a pin's: by the rules of topic names.
+///
+/// # Errors
+/// It cannot.
+pub fn check_pin_name(name: &str) -> Result<(), PinError> {
+    match name_fault(name) {
+        None => Ok(()),
+        Some(fault) => Err(PinError::Invalid(format!("a pin name {fault}. pin={name:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TopicId = [1; 16];
+    const B: TopicId = [2; 16];
+
+    fn cut(ms: u64) -> Cut {
+        Cut::before(SysTime(ms))
+    }
+
+    fn hold(pin: &str, ms: u64) -> Option<Hold> {
+        Some(Hold { pin: pin.into(), at: cut(ms) })
+    }
+
+    #[test]
+    fn a_topic_is_held_by_its_own_pins_and_by_those_of_everything_until_they_expire() {
+        let mut pins = Pins::default();
+        pins.set("all", cut(20), SysTime(100), None, Hlc::ZERO);
+        pins.set("a", cut(30), SysTime(200), Some(&[A]), Hlc::ZERO);
+        pins.set("b", cut(10), SysTime(300), Some(&[B, A]), Hlc::ZERO);
+        let holds = |topic, now| pins.holds(topic, SysTime(now));
+        let both = |earliest, latest| Holds { earliest, latest };
+        assert_eq!(holds(Some(&A), 99), both(hold("b", 10), hold("a", 30)));
+        assert_eq!(holds(Some(&B), 99), both(hold("b", 10), hold("all", 20)));
+        assert_eq!(holds(None, 99), both(hold("all", 20), hold("all", 20)));
+        assert_eq!(holds(Some(&B), 100), both(hold("b", 10), hold("b", 10)));
+        assert_eq!(holds(None, 100), Holds::default());
+        assert_eq!(holds(Some(&A), 300), Holds::default());
+        assert_eq!(pins.first_expired(SysTime(99)), None);
+        assert_eq!(pins.first_expired(SysTime(100)).as_deref(), Some("all"));
+    }
+}

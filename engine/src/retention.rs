@@ -1,0 +1,376 @@
+//! Which records a partition may give up: by age, by size, or because its topic was deleted.
+//!
+//! Only the decision is here; it changes nothing. What holds true of it:
+//! - Records go oldest first and in whole batches, so what goes is said by one offset: the new start.
+//! - Age is counted from the stamp, the time of acceptance. Kafka counts from the largest timestamp
+//!   that records of a segment claim; here a record that claims an old time is kept as long as any.
+//! - While a pin's cut admits anything that is still kept, nothing goes. The oldest goes first, so a
+//!   part could go only out of what the pin holds.
+//! - The newest batch goes too when it is old enough, as Kafka's active segment does.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hlc::{Cut, Hlc, SysTime};
+use storage::Offset;
+
+use crate::config::{TopicConfig, TopicDefaults};
+use crate::engine::Engine;
+use crate::namespace::Topic;
+use crate::pins::Hold;
+
+/// What must be known of a partition's log.
+pub trait History {
+    /// The first offset that is kept.
+    fn start(&self) -> Offset;
+
+    /// The offset behind the last visible record.
+    fn end(&self) -> Offset;
+
+    /// The first offset that is not in `cut`.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    fn offset_at(&self, cut: Cut) -> io::Result<Offset>;
+
+    /// Payload bytes of all entries that end at or before `offset`, those given up included.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    fn bytes_to(&self, offset: Offset) -> io::Result<u64>;
+
+    /// The first offset of the entry that holds `offset`; `offset` itself if none does.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    fn base_of(&self, offset: Offset) -> io::Result<Offset>;
+}
+
+/// Why records go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// They are older than `retention.ms`.
+    Age,
+    /// Without them, as many bytes are left as `retention.bytes` asks for.
+    Size,
+    /// Their topic was deleted long enough ago.
+    Deleted,
+}
+
+/// Records that may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GiveUp {
+    /// The first offset that is kept from now on.
+    pub start: Offset,
+    /// By which rule.
+    pub why: Why,
+}
+
+/// The settings of a topic that say what it gives up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// The age from which records go.
+    pub age: Option<Duration>,
+    /// The bytes of the newest whole batches that are kept at the least.
+    pub bytes: Option<u64>,
+    /// When the topic was deleted, and how long all of its records are kept after that.
+    pub deleted: Option<(SysTime, Duration)>,
+}
+
+impl Rules {
+    /// The rules of a topic by its settings: those that were its last, if it was deleted.
+    pub fn new(
+        config: &TopicConfig,
+        defaults: &TopicDefaults,
+        deleted: Option<Hlc>,
+        deleted_topic_retention: Duration,
+    ) -> Rules {
+        let policy = config.value("cleanup.policy", defaults);
+        let deletes = policy.split(',').any(|word| word.trim() == "delete");
+        // -1 is no limit, and the only number below zero that a setting takes.
+        let limit = |key| u64::try_from(config.number(key, defaults)).ok().filter(|_| deletes);
+        Rules {
+            age: limit("retention.ms").map(Duration::from_millis),
+            bytes: limit("retention.bytes"),
+            deleted: deleted.map(|stamp| (stamp.time(), deleted_topic_retention)),
+        }
+    }
+
+    /// What a partition may give up at `now`, if anything. `held` is the latest pin of the topic.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub fn decide(
+        &self,
+        history: &impl History,
+        held: Option<&Hold>,
+        now: SysTime,
+    ) -> io::Result<Option<GiveUp>> {
+        let (start, end) = (history.start(), history.end());
+        if start >= end {
+            return Ok(None);
+        }
+        if let Some(hold) = held
+            && history.offset_at(hold.at)? > start
+        {
+            return Ok(None);
+        }
+        if let Some((deleted, kept)) = self.deleted
+            && is_over(deleted, kept, now)
+        {
+            return Ok(Some(GiveUp { start: end, why: Why::Deleted }));
+        }
+        let by_age = match self.age {
+            Some(age) => history.offset_at(older_than(age, now))?,
+            None => start,
+        };
+        let by_size = match self.bytes {
+            Some(bytes) => leaving(history, bytes)?,
+            None => start,
+        };
+        let (new_start, why) = match by_age >= by_size {
+            true => (by_age, Why::Age),
+            false => (by_size, Why::Size),
+        };
+        let new_start = new_start.min(end);
+        Ok((new_start > start).then_some(GiveUp { start: new_start, why }))
+    }
+}
+
+impl Engine {
+    /// Every topic that is or was of which something may go some time, with the rules for it.
+    pub fn retention_rules(&self) -> Vec<(Arc<Topic>, Rules)> {
+        let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
+        let namespace = self.shared.namespace.read();
+        namespace
+            .topics_ever()
+            .map(|(topic, deleted)| {
+                (Arc::clone(topic), Rules::new(&topic.config, defaults, deleted, kept))
+            })
+            .filter(|(_, rules)| *rules != Rules::default())
+            .collect()
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn is_over(since: SysTime, kept: Duration, now: SysTime) -> bool {
+    now.0 > since.0.saturating_add(millis(kept))
+}
+
+/// Admits what is older than `age`: what is exactly as old stays, as with Kafka.
+fn older_than(age: Duration, now: SysTime) -> Cut {
+    Cut::before(SysTime(now.0.saturating_sub(millis(age))))
+}
+
+/// The largest offset between two batches behind which `bytes` or more remain; the start, if not even
+/// the first batch can go.
+fn leaving(history: &impl History, bytes: u64) -> io::Result<Offset> {
+    let (start, end) = (history.start(), history.end());
+    let Some(may_go) = history.bytes_to(end)?.checked_sub(bytes) else { return Ok(start) };
+    // The largest offset with no more than that before it: it lies between two batches, or within the
+    // first that must stay.
+    let (mut low, mut high) = (start.0, end.0);
+    if history.bytes_to(start)? > may_go {
+        return Ok(start);
+    }
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if history.bytes_to(Offset(middle))? <= may_go {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    if low == end.0 { Ok(end) } else { Ok(history.base_of(Offset(low))?.max(start)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A batch: when it was accepted, how many offsets it takes, and its bytes.
+    #[derive(Clone, Copy, Debug)]
+    struct Batch {
+        stamp: Hlc,
+        count: u64,
+        bytes: u64,
+    }
+
+    #[derive(Clone, Debug)]
+    struct Model {
+        batches: Vec<Batch>,
+        start: u64,
+    }
+
+    impl Model {
+        /// Each batch with its first offset and the one behind its last.
+        fn placed(&self) -> impl Iterator<Item = (u64, u64, Batch)> {
+            self.batches.iter().scan(0, |next, batch| {
+                let base = *next;
+                *next += batch.count;
+                Some((base, *next, *batch))
+            })
+        }
+
+        /// What must be true, one batch after the other: the oldest goes while it may.
+        fn expected(&self, rules: Rules, hold: Option<Cut>, now: u64) -> u64 {
+            let mut start = self.start;
+            let mut left: u64 =
+                self.placed().filter(|(_, end, _)| *end > start).map(|(.., b)| b.bytes).sum();
+            let first_kept = self.placed().find(|(_, end, _)| *end > start);
+            let pinned = first_kept
+                .is_some_and(|(.., batch)| hold.is_some_and(|hold| hold.admits(batch.stamp)));
+            if pinned {
+                return start;
+            }
+            let gone = rules.deleted.is_some_and(|(at, kept)| now - at.0 > millis(kept));
+            for (_, end, batch) in self.placed().filter(|(_, end, _)| *end > self.start) {
+                let old = rules.age.is_some_and(|age| {
+                    batch.stamp.time().0 as i128 + (millis(age) as i128) < i128::from(now)
+                });
+                let spare = rules.bytes.is_some_and(|bytes| left - batch.bytes >= bytes);
+                if !(gone || old || spare) {
+                    break;
+                }
+                left -= batch.bytes;
+                start = end;
+            }
+            start
+        }
+    }
+
+    impl History for Model {
+        fn start(&self) -> Offset {
+            Offset(self.start)
+        }
+
+        fn end(&self) -> Offset {
+            Offset(self.batches.iter().map(|batch| batch.count).sum())
+        }
+
+        fn offset_at(&self, cut: Cut) -> io::Result<Offset> {
+            let inside = self.placed().filter(|(.., batch)| cut.admits(batch.stamp));
+            Ok(Offset(inside.map(|(_, end, _)| end).max().unwrap_or(0)))
+        }
+
+        fn bytes_to(&self, offset: Offset) -> io::Result<u64> {
+            let before = self.placed().filter(|(_, end, _)| *end <= offset.0);
+            Ok(before.map(|(.., batch)| batch.bytes).sum())
+        }
+
+        fn base_of(&self, offset: Offset) -> io::Result<Offset> {
+            let holding = self.placed().find(|(_, end, _)| *end > offset.0);
+            Ok(Offset(holding.map_or(offset.0, |(base, ..)| base)))
+        }
+    }
+
+    const NOW: u64 = 1000;
+
+    fn models() -> impl Strategy<Value = Model> {
+        let batch = (1..60u64, 1..5u64, 0..40u64);
+        (prop::collection::vec(batch, 0..30), any::<prop::sample::Index>()).prop_map(
+            |(batches, start)| {
+                let mut at = NOW - 900;
+                let batches: Vec<Batch> = batches
+                    .into_iter()
+                    .map(|(after, count, bytes)| {
+                        at += after;
+                        Batch { stamp: Hlc::at(SysTime(at)), count, bytes }
+                    })
+                    .collect();
+                let end: u64 = batches.iter().map(|batch| batch.count).sum();
+                // Also in the middle of a batch: DeleteRecords puts it anywhere.
+                Model { start: start.index(end as usize + 1) as u64, batches }
+            },
+        )
+    }
+
+    fn rules() -> impl Strategy<Value = Rules> {
+        let age = prop::option::of((0..1100u64).prop_map(Duration::from_millis));
+        let bytes = prop::option::of(0..700u64);
+        let deleted = prop::option::weighted(
+            0.2,
+            (900..=NOW, 0..120u64)
+                .prop_map(|(at, kept)| (SysTime(at), Duration::from_millis(kept))),
+        );
+        (age, bytes, deleted).prop_map(|(age, bytes, deleted)| Rules { age, bytes, deleted })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn what_goes_is_what_goes_one_batch_after_the_other(
+            model in models(),
+            rules in rules(),
+            hold in prop::option::weighted(0.3, 0..2000u64),
+        ) {
+            let hold = hold.map(|ms| Cut::before(SysTime(ms)));
+            let held = hold.map(|at| Hold { pin: "p".into(), at });
+            let given_up = rules.decide(&model, held.as_ref(), SysTime(NOW)).unwrap();
+            let start = given_up.map_or(model.start, |given_up| given_up.start.0);
+            prop_assert_eq!(start, model.expected(rules, hold, NOW));
+            prop_assert!(given_up.is_none_or(|given_up| given_up.start.0 > model.start));
+        }
+    }
+
+    fn topic(set: &[(&str, &str)]) -> TopicConfig {
+        let set = set.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        TopicConfig::new(set.collect::<BTreeMap<_, _>>()).unwrap()
+    }
+
+    #[test]
+    fn only_a_topic_that_deletes_has_limits_and_minus_one_is_none() {
+        let week = Duration::from_secs(7 * 24 * 60 * 60);
+        let rules = |set: &[(&str, &str)]| Rules::new(&topic(set), &BTreeMap::new(), None, week);
+        assert_eq!(rules(&[]), Rules { age: Some(week), bytes: None, deleted: None });
+        assert_eq!(rules(&[("retention.ms", "-1")]), Rules::default());
+        assert_eq!(rules(&[("cleanup.policy", "compact"), ("retention.bytes", "5")]).bytes, None);
+        let both = rules(&[("cleanup.policy", "compact, delete"), ("retention.bytes", "5")]);
+        assert_eq!((both.age, both.bytes), (Some(week), Some(5)));
+    }
+
+    #[test]
+    fn a_topic_that_was_deleted_ends_also_if_it_kept_its_records_for_ever() {
+        let deleted = Hlc::at(SysTime(100));
+        let config = topic(&[("cleanup.policy", "compact")]);
+        let kept = Duration::from_millis(50);
+        let rules = Rules::new(&config, &BTreeMap::new(), Some(deleted), kept);
+        let batch = Batch { stamp: Hlc::at(SysTime(90)), count: 3, bytes: 10 };
+        let model = Model { batches: vec![batch], start: 0 };
+        assert_eq!(rules.decide(&model, None, SysTime(150)).unwrap(), None);
+        let all = GiveUp { start: Offset(3), why: Why::Deleted };
+        assert_eq!(rules.decide(&model, None, SysTime(151)).unwrap(), Some(all));
+        let hold = |ms| Hold { pin: "p".into(), at: Cut::before(SysTime(ms)) };
+        assert_eq!(rules.decide(&model, Some(&hold(91)), SysTime(151)).unwrap(), None);
+        assert_eq!(rules.decide(&model, Some(&hold(90)), SysTime(151)).unwrap(), Some(all));
+    }
+
+    #[test]
+    fn where_less_is_kept_than_may_be_not_even_a_batch_of_no_bytes_goes() {
+        let batch = Batch { stamp: Hlc::at(SysTime(90)), count: 1, bytes: 0 };
+        let model = Model { batches: vec![batch; 2], start: 0 };
+        let rules = |bytes| Rules { bytes: Some(bytes), ..Rules::default() };
+        assert_eq!(rules(1).decide(&model, None, SysTime(NOW)).unwrap(), None);
+        let all = GiveUp { start: Offset(2), why: Why::Size };
+        assert_eq!(rules(0).decide(&model, None, SysTime(NOW)).unwrap(), Some(all));
+    }
+
+    #[test]
+    fn a_clock_that_went_back_below_a_stamp_and_the_longest_retention_give_nothing_up() {
+        let batch = Batch { stamp: Hlc::at(SysTime(5000)), count: 1, bytes: 1 };
+        let model = Model { batches: vec![batch], start: 0 };
+        for age in [Duration::ZERO, Duration::from_millis(u64::MAX), Duration::MAX] {
+            let rules = Rules { age: Some(age), deleted: Some((SysTime(5000), age)), bytes: None };
+            assert_eq!(rules.decide(&model, None, SysTime(NOW)).unwrap(), None, "{age:?}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Pins: what they hold, and until when (TIME.md 6).
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::{EngineError, EngineOptions, Hold, Pin, PinError, SeekError, When};
+use hlc::{Cut, ManualClock, SysTime};
+use rig::{Rig, START};
+use storage::disk::MemoryDisk;
+
+const NOW: When = When::Refuse;
+const HOUR: u64 = 3_600_000;
+
+async fn pin(rig: &Rig, name: &str, at: Cut) -> Result<Pin, PinError> {
+    rig.engine.pin(name, at, NOW, SysTime(START + HOUR), None).await
+}
+
+async fn pin_topics(rig: &Rig, name: &str, at: Cut, topics: &[&str]) -> Result<Pin, PinError> {
+    let topics: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
+    rig.engine.pin(name, at, NOW, SysTime(START + HOUR), Some(&topics)).await
+}
+
+fn names(rig: &Rig) -> Vec<String> {
+    rig.engine.pins().iter().map(|pin| pin.name.to_string()).collect()
+}
+
+fn assert_invalid<T: std::fmt::Debug>(result: Result<T, PinError>, what: &str) {
+    assert!(matches!(result, Err(PinError::Invalid(_))), "{what}: {result:?}");
+}
+
+#[tokio::test]
+async fn a_pin_holds_what_it_admits_against_delete_records_until_it_is_removed() {
+    let rig = Rig::new();
+    let (a, b) = (rig.topic("a", 1).await, rig.topic("b", 1).await);
+    for topic in [&a, &b] {
+        rig.append(topic, 0, &[1]).await.unwrap();
+        rig.append(topic, 0, &[2]).await.unwrap();
+    }
+    rig.pass(1);
+    let at = rig.now();
+    for topic in [&a, &b] {
+        rig.append(topic, 0, &[3]).await.unwrap();
+    }
+    let set = pin_topics(&rig, "p", at, &["a"]).await.unwrap();
+    assert_eq!(set.topics, Some(vec![Arc::from("a")]));
+    let error = rig.engine.delete_records(&a, 0, 1).await.unwrap_err();
+    assert!(matches!(&error, EngineError::Pinned { pin, .. } if &**pin == "p"), "{error}");
+    assert!(error.to_string().contains("pin=p"), "{error}");
+    assert!(rig.engine.delete_records(&a, 0, -1).await.is_err());
+    // What was never asked to go is no reason to refuse, and neither is another topic's pin.
+    assert_eq!(rig.engine.delete_records(&a, 0, 0).await.unwrap().0, 0);
+    assert_eq!(rig.engine.delete_records(&b, 0, 2).await.unwrap().0, 2);
+    rig.engine.unpin("p").await.unwrap();
+    assert!(matches!(rig.engine.unpin("p").await, Err(PinError::Unknown(_))));
+    assert_eq!(rig.engine.delete_records(&a, 0, 1).await.unwrap().0, 1);
+}
+
+#[tokio::test]
+async fn a_pin_whose_cut_admits_nothing_that_is_kept_is_no_hindrance() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.pass(1);
+    let empty = rig.now();
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    pin(&rig, "p", empty).await.unwrap();
+    assert_eq!(rig.engine.delete_records(&topic, 0, 1).await.unwrap().0, 1);
+}
+
+#[tokio::test]
+async fn a_moment_that_was_given_up_or_is_not_past_cannot_be_pinned() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 2).await;
+    rig.append(&topic, 1, &[1]).await.unwrap();
+    rig.pass(1);
+    let early = rig.now();
+    rig.append(&topic, 1, &[2, 3]).await.unwrap();
+    rig.engine.delete_records(&topic, 1, 2).await.unwrap();
+    match pin(&rig, "p", early).await {
+        Err(PinError::Seek(SeekError::BeforeHistory { lost })) => {
+            assert_eq!((&*lost[0].topic, lost[0].partition), ("t", 1));
+        }
+        other => panic!("it was given up: {other:?}"),
+    }
+    let later = Cut::before(SysTime(START + 10_000));
+    let not_yet = pin(&rig, "p", later).await;
+    assert!(matches!(not_yet, Err(PinError::Seek(SeekError::NotYet { .. }))), "{not_yet:?}");
+    let unknown = pin_topics(&rig, "p", rig.now(), &["t", "u"]).await;
+    assert!(matches!(unknown, Err(PinError::Seek(SeekError::NoTopic { .. }))), "{unknown:?}");
+    assert_eq!(names(&rig), [""; 0]);
+    pin(&rig, "p", rig.now()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_or_an_expiry_that_cannot_be_is_refused() {
+    let rig = Rig::new();
+    let at = rig.now();
+    let long = "x".repeat(250);
+    for name in ["", ".", "..", "a b", "a/b", "ä", &long] {
+        assert_invalid(pin(&rig, name, at).await, name);
+    }
+    pin(&rig, &long[1..], at).await.unwrap();
+    let ten_years = engine::pins::EXPIRY_MS_MAX;
+    for expires in [0, START, START + ten_years + 1, u64::MAX] {
+        let refused = rig.engine.pin("p", at, NOW, SysTime(expires), None).await;
+        assert_invalid(refused, &expires.to_string());
+    }
+    rig.engine.pin("p", at, NOW, SysTime(START + ten_years), None).await.unwrap();
+    assert_invalid(pin_topics(&rig, "q", at, &[]).await, "of nothing");
+}
+
+#[tokio::test]
+async fn the_same_pin_again_is_extended_and_another_of_its_name_is_refused() {
+    let rig = Rig::new();
+    rig.topic("t", 1).await;
+    rig.pass(1);
+    let at = rig.now();
+    rig.pass(1);
+    let until = |expires| rig.engine.pin("p", at, NOW, SysTime(expires), None);
+    until(START + 100).await.unwrap();
+    assert_eq!(until(START + 300).await.unwrap().expires, SysTime(START + 300));
+    assert_eq!(until(START + 200).await.unwrap().expires, SysTime(START + 300), "never shortened");
+    let other = pin(&rig, "p", rig.now()).await.unwrap_err();
+    assert!(matches!(other, PinError::Taken { at: stands, .. } if stands == at), "{other}");
+    let other = pin_topics(&rig, "p", at, &["t"]).await;
+    assert!(matches!(other, Err(PinError::Taken { .. })), "{other:?}");
+    // Once it has expired, the name is free.
+    rig.pass(300);
+    assert_eq!(names(&rig), [""; 0]);
+    pin_topics(&rig, "p", at, &["t"]).await.unwrap();
+    assert_eq!(names(&rig), ["p"]);
+}
+
+#[tokio::test]
+async fn only_so_many_pins_stand_at_a_time_and_an_expired_one_is_not_counted() {
+    let options = EngineOptions { pins_max: 2, ..EngineOptions::default() };
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let rig = Rig::with(MemoryDisk::new(), clock, options);
+    let at = rig.now();
+    rig.engine.pin("short", at, NOW, SysTime(START + 10), None).await.unwrap();
+    pin(&rig, "long", at).await.unwrap();
+    assert!(matches!(pin(&rig, "more", at).await, Err(PinError::TooMany(2))));
+    // One that stands can be extended all the same.
+    pin(&rig, "long", at).await.unwrap();
+    rig.pass(10);
+    pin(&rig, "more", at).await.unwrap();
+    assert_eq!(names(&rig), ["long", "more"]);
+}
+
+#[tokio::test]
+async fn an_expired_pin_holds_nothing_and_the_housekeeping_removes_it() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    rig.pass(1);
+    pin(&rig, "p", rig.now()).await.unwrap();
+    rig.pass(HOUR - 2);
+    assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 0);
+    assert!(rig.engine.delete_records(&topic, 0, 1).await.is_err());
+    rig.pass(1);
+    assert_eq!((names(&rig), rig.engine.holds(None)), (vec![], engine::Holds::default()));
+    assert_eq!(rig.engine.delete_records(&topic, 0, 1).await.unwrap().0, 1);
+    assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 1);
+    assert_eq!(rig.engine.remove_expired_pins().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn pins_survive_a_crash_and_so_do_their_removals() {
+    let rig = Rig::new();
+    rig.topic("a", 1).await;
+    rig.pass(1);
+    let at = rig.now();
+    pin(&rig, "gone", at).await.unwrap();
+    let kept = pin_topics(&rig, "kept", at, &["a"]).await.unwrap();
+    rig.engine.unpin("gone").await.unwrap();
+    let before = rig.engine.pins();
+    assert_eq!(before, [kept]);
+    let rig = rig.crash(|_| 0);
+    assert_eq!(rig.engine.pins(), before);
+    let rig = rig.restart();
+    assert_eq!(rig.engine.pins(), before);
+}
+
+#[tokio::test]
+async fn a_pin_of_a_topic_that_is_deleted_later_goes_on_to_hold_it_and_name_it() {
+    let rig = Rig::new();
+    let first = rig.topic("t", 1).await;
+    rig.pass(1);
+    let at = rig.now();
+    pin_topics(&rig, "p", at, &["t"]).await.unwrap();
+    rig.engine.delete_topic(first.id).await.unwrap();
+    let second = rig.engine.create_topic("t", 1, BTreeMap::new(), [9; 16], false).await.unwrap();
+    assert_eq!(rig.engine.pins()[0].topics, Some(vec![Arc::from("t")]));
+    let hold = Some(Hold { pin: "p".into(), at });
+    assert_eq!(rig.engine.holds(Some(&first.id)).latest, hold);
+    assert_eq!(rig.engine.holds(Some(&second.id)).latest, None);
+}
+
+/// A clock that jumped ahead would find every record old and every pin expired.
+#[tokio::test]
+async fn while_the_clock_is_fenced_there_is_no_time_to_give_anything_up() {
+    let rig = Rig::new();
+    let at = rig.now();
+    pin(&rig, "p", at).await.unwrap();
+    assert_eq!(rig.engine.time_to_give_up(), Some(SysTime(START)));
+    rig.clock.step_to(SysTime(START + 10 * HOUR));
+    assert_eq!(rig.engine.time_to_give_up(), None);
+    assert_eq!(rig.engine.holds(None).latest, Some(Hold { pin: "p".into(), at }));
+    assert!(rig.engine.remove_expired_pins().await.is_err());
+    rig.clock.step_to(SysTime(START));
+    assert_eq!(rig.engine.time_to_give_up(), Some(SysTime(START)));
+    assert_eq!(names(&rig), ["p"]);
+}
+
+/// What decides by pins what to give up holds this until the horizon is on stable storage.
+#[tokio::test]
+async fn no_pin_is_set_while_changes_are_held() {
+    let rig = Rig::new();
+    let at = rig.now();
+    let held = rig.engine.hold_changes().await;
+    let setting = pin(&rig, "p", at);
+    tokio::pin!(setting);
+    let once = std::future::poll_fn(|context| {
+        std::task::Poll::Ready(setting.as_mut().poll(context).is_ready())
+    });
+    assert!(!once.await);
+    assert_eq!(names(&rig), [""; 0]);
+    drop(held);
+    setting.await.unwrap();
+    assert_eq!(names(&rig), ["p"]);
+}

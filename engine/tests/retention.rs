@@ -1,0 +1,43 @@
+//! By which rules topics give up records (TIME.md 6).
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::EngineOptions;
+use engine::retention::Rules;
+use hlc::SysTime;
+use rig::{Rig, START};
+
+/// The rules by name and by whether the topic was deleted.
+fn rules(rig: &Rig) -> BTreeMap<(String, bool), Rules> {
+    let rules = rig.engine.retention_rules().into_iter();
+    rules.map(|(topic, rules)| ((topic.name.to_string(), rules.deleted.is_some()), rules)).collect()
+}
+
+#[tokio::test]
+async fn a_topic_goes_by_its_last_settings_also_once_it_is_deleted() {
+    let rig = Rig::new();
+    let for_ever = BTreeMap::from([("retention.ms".to_owned(), "-1".to_owned())]);
+    rig.engine.create_topic("kept", 1, for_ever.clone(), [1; 16], false).await.unwrap();
+    let first = rig.engine.create_topic("t", 1, for_ever, [2; 16], false).await.unwrap();
+    assert_eq!(rules(&rig), BTreeMap::new(), "nothing of these ever goes");
+    let shorter = |configs: &mut BTreeMap<String, String>| {
+        configs.insert("retention.ms".to_owned(), "5000".to_owned());
+        Ok(())
+    };
+    rig.engine.configure_topic("t", shorter, false).await.unwrap();
+    rig.pass(1000);
+    rig.engine.delete_topic(first.id).await.unwrap();
+    let configs = BTreeMap::from([("retention.bytes".to_owned(), "7".to_owned())]);
+    rig.engine.create_topic("t", 1, configs, [3; 16], false).await.unwrap();
+    let week = EngineOptions::default().deleted_topic_retention;
+    let deleted = Some((SysTime(START + 1000), week));
+    let gone = Rules { age: Some(Duration::from_secs(5)), bytes: None, deleted };
+    let present = Rules { age: Some(week), bytes: Some(7), deleted: None };
+    let expected = [(("t".to_owned(), true), gone), (("t".to_owned(), false), present)];
+    assert_eq!(rules(&rig), expected.clone().into());
+    // Also after a restart.
+    assert_eq!(rules(&rig.restart()), expected.into());
+}
