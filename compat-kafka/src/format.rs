@@ -1,9 +1,9 @@
 //! What the engine must know of a record batch.
 
 use bytes::Bytes;
-use engine::{Format, Offset, ProducerNote};
+use engine::{Format, KeyedRecord, Offset, ProducerNote, Rewritten};
 use hlc::{SysTime, UserTime};
-use kafka_records::{BatchHeader, HEADER_BYTES, Limit, set_crc, times};
+use kafka_records::{BatchHeader, HEADER_BYTES, Limit, rewrite, set_crc, times};
 
 /// The CRC of a batch covers its bytes from here on.
 const CRC_FROM: usize = 21;
@@ -55,6 +55,31 @@ impl Format for KafkaFormat {
             .into_iter()
             .map(|(offset, time)| (Offset(offset as u64), UserTime(time)))
             .collect())
+    }
+
+    fn rewrite(
+        &self,
+        batch: &Bytes,
+        delete_horizon: Option<SysTime>,
+        keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
+    ) -> Result<Rewritten, String> {
+        let header = BatchHeader::parse(batch).map_err(|error| error.to_string())?;
+        // A negative one is long past.
+        let known = header.delete_horizon_ms().map(|ms| SysTime(ms.max(0) as u64));
+        let given = delete_horizon.map(|time| i64::try_from(time.0).unwrap_or(i64::MAX));
+        let rewritten = rewrite(batch, self.limit(), given, |record| {
+            keep(&KeyedRecord {
+                offset: Offset(record.offset as u64),
+                key: record.key,
+                is_tombstone: record.is_tombstone,
+                delete_horizon: known,
+            })
+        });
+        Ok(match rewritten.map_err(|error| error.to_string())? {
+            kafka_records::Rewritten::Unchanged => Rewritten::Unchanged,
+            kafka_records::Rewritten::Changed(bytes) => Rewritten::Changed(bytes),
+            kafka_records::Rewritten::Empty(bytes) => Rewritten::Empty(bytes),
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! The one temporal read path is [`seek`]: every face of the service that reads the past enters
 //! there.
 mod append;
+pub mod compaction;
 mod config;
 mod cut;
 mod engine;
@@ -15,7 +16,7 @@ mod namespace;
 mod producers;
 pub mod seek;
 
-pub use append::{Batch, Format, ProducerNote, TimeRange};
+pub use append::{Batch, Format, KeyedRecord, ProducerNote, Rewritten, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
 pub use cut::{CutAnswer, CutPartition};
 pub use engine::{Appending, Engine, EngineOptions, Watch};
