@@ -34,8 +34,9 @@ pub trait Source {
     /// What the source knows of a batch beside its bytes; comes back with what is kept of it.
     type Entry;
 
-    /// The batches from the one that holds `from`, or the first after it, by rising offset. It need
-    /// not end where the log does, but must give whatever lies below the horizon.
+    /// The batches from the one that holds `from`, or the first after it, to the end of the log, by
+    /// rising offset. They are fetched as they are asked for: a run asks for none that it does not
+    /// need.
     fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Self::Entry>>>;
 }
 
@@ -131,6 +132,14 @@ pub enum CompactError {
     /// A batch could not be fetched, or what stays not be put away.
     #[error(transparent)]
     Disk(#[from] io::Error),
+    /// The log has no batch that reaches to where it is said to be compacted.
+    #[error("the log ends before its compacted part does. reached={}, until={}", .reached.0, .until.0)]
+    EndsEarly {
+        /// Where the batches end.
+        reached: Offset,
+        /// Where they should.
+        until: Offset,
+    },
     /// Not even one batch's keys fit.
     #[error(
         "the keys of one batch need more memory than compaction may take. base={}, memory={memory_bytes}", .base.0
@@ -162,11 +171,13 @@ pub fn compact<S: Source>(
     let mut cleaning = Cleaning::new(options, format, index);
     // The last batch that was cleaned, if nothing stays of it.
     let mut emptied: Option<Kept<S::Entry>> = None;
+    let mut reached = options.start;
     for stored in source.batches(options.start) {
         let stored = stored?;
         if stored.base >= cleaning.index.until {
             break;
         }
+        reached = stored.end;
         // An earlier run went further than this one may.
         if stored.stamp >= options.horizon {
             if let Some(last) = emptied.take() {
@@ -185,6 +196,10 @@ pub fn compact<S: Source>(
     }
     if let Some(last) = emptied {
         emit(cleaning.keep(last))?;
+    }
+    // Else what was not read would be lost when the prefix is replaced.
+    if reached < cleaning.index.until {
+        return Err(CompactError::EndsEarly { reached, until: cleaning.index.until });
     }
     Ok(cleaning.outcome())
 }

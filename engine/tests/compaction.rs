@@ -479,6 +479,8 @@ fn what_the_source_or_the_taker_cannot_do_ends_the_run() {
     }
     let mut log = Log::default();
     log.append(at(10), &[put(1, 0)]);
+    let early = run(&mut log, &options(Offset(7), 100, 100));
+    assert!(matches!(early, Err(CompactError::EndsEarly { reached: Offset(1), until: Offset(7) })));
     let options = options(Offset(0), 100, 100);
     let failed = compact(&Broken(log.clone()), &options, &Records, &mut |_| Ok(()));
     assert!(matches!(failed, Err(CompactError::Disk(_))), "{failed:?}");
