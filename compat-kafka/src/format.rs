@@ -1,9 +1,9 @@
 //! What the engine must know of a record batch.
 
 use bytes::Bytes;
-use engine::{Format, Offset, ProducerNote};
+use engine::{Format, KeyedRecord, Offset, ProducerNote, Rewritten};
 use hlc::{SysTime, UserTime};
-use kafka_records::{BatchHeader, HEADER_BYTES, Limit, set_crc, times};
+use kafka_records::{BatchHeader, HEADER_BYTES, Limit, rewrite, set_crc, times};
 
 /// The CRC of a batch covers its bytes from here on.
 const CRC_FROM: usize = 21;
@@ -56,6 +56,31 @@ impl Format for KafkaFormat {
             .map(|(offset, time)| (Offset(offset as u64), UserTime(time)))
             .collect())
     }
+
+    fn rewrite(
+        &self,
+        batch: &Bytes,
+        delete_horizon: Option<SysTime>,
+        keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
+    ) -> Result<Rewritten, String> {
+        let header = BatchHeader::parse(batch).map_err(|error| error.to_string())?;
+        // A negative one is long past.
+        let known = header.delete_horizon_ms().map(|ms| SysTime(ms.max(0) as u64));
+        let given = delete_horizon.map(|time| i64::try_from(time.0).unwrap_or(i64::MAX));
+        let rewritten = rewrite(batch, self.limit(), given, |record| {
+            keep(&KeyedRecord {
+                offset: Offset(record.offset as u64),
+                key: record.key,
+                is_tombstone: record.is_tombstone,
+                delete_horizon: known,
+            })
+        });
+        Ok(match rewritten.map_err(|error| error.to_string())? {
+            kafka_records::Rewritten::Unchanged => Rewritten::Unchanged,
+            kafka_records::Rewritten::Changed(bytes) => Rewritten::Changed(bytes),
+            kafka_records::Rewritten::Empty(bytes) => Rewritten::Empty(bytes),
+        })
+    }
 }
 
 /// Whose a batch is.
@@ -71,4 +96,118 @@ pub(crate) fn producer_note(header: &BatchHeader) -> Option<ProducerNote> {
         first_sequence: header.base_sequence,
         last_sequence: (last % (i64::from(i32::MAX) + 1)) as i32,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use engine::compaction::{CompactOptions, Source, Stored, compact};
+    use hlc::Hlc;
+    use kafka_records::{BatchBuilder, Codec, check, records};
+
+    use super::*;
+
+    const FORMAT: KafkaFormat = KafkaFormat { unpacked_bytes_max: 1 << 20 };
+
+    #[derive(Default)]
+    struct Log(Vec<Stored<()>>);
+
+    impl Source for Log {
+        type Entry = Stored<()>;
+
+        fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Self::Entry>>> {
+            self.0.iter().filter(move |stored| stored.end > from).map(|stored| {
+                let Stored { base, end, stamp, batch, .. } = stored.clone();
+                Ok(Stored { base, end, stamp, batch, entry: stored.clone() })
+            })
+        }
+    }
+
+    impl Log {
+        fn append(&mut self, codec: Codec, records: &[(&str, Option<&str>)]) {
+            let base = self.0.last().map_or(Offset(0), |last| last.end);
+            let mut builder = BatchBuilder::new(codec);
+            builder.producer(9, 0, base.0 as i32);
+            for (time, (key, value)) in (base.0 as i64..).zip(records) {
+                builder.record(time, Some(key.as_bytes()), value.map(str::as_bytes), &[]);
+            }
+            let mut batch = builder.build().to_vec();
+            batch[..8].copy_from_slice(&base.0.to_be_bytes());
+            let (end, stamp) = (Offset(base.0 + records.len() as u64), Hlc::from_bits(base.0));
+            self.0.push(Stored { base, end, stamp, batch: batch.into(), entry: () });
+        }
+
+        fn compact(&mut self, now: u64) {
+            let options = CompactOptions {
+                horizon: Hlc::MAX,
+                start: Offset(0),
+                first_dirty: Offset(0),
+                now: SysTime(now),
+                delete_retention: Duration::from_millis(100),
+                memory_bytes: 1 << 10,
+                seed: 0,
+            };
+            let mut kept = Vec::new();
+            let outcome = compact(self, &options, &FORMAT, &mut |batch| {
+                kept.push(Stored { batch: batch.batch, ..batch.entry });
+                Ok(())
+            });
+            assert_eq!(outcome.unwrap().unreadable, 0);
+            self.0 = kept;
+        }
+
+        /// Offset, time, key, and whether there is a value.
+        fn read(&self) -> Vec<(i64, i64, String, bool)> {
+            let read =
+                self.0.iter().flat_map(|stored| records(&stored.batch, FORMAT.limit()).unwrap());
+            read.map(|record| {
+                let record = record.unwrap();
+                let key = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
+                (record.offset, record.timestamp, key, record.value.is_some())
+            })
+            .collect()
+        }
+    }
+
+    #[test]
+    fn a_log_of_kafka_s_batches_is_compacted() {
+        for codec in Codec::ALL {
+            let mut log = Log::default();
+            log.append(codec, &[("a", Some("1")), ("b", Some("1")), ("c", Some("1"))]);
+            log.append(codec, &[("a", Some("2")), ("a", Some("3"))]);
+            log.append(codec, &[("b", None), ("d", Some("1")), ("a", Some("4"))]);
+            log.append(codec, &[("c", None)]);
+            let notes: Vec<_> = log.0.iter().map(|stored| FORMAT.producer(&stored.batch)).collect();
+            log.compact(1000);
+            let record = |offset, key: &str, has_value| (offset, offset, key.to_owned(), has_value);
+            let live = [record(6, "d", true), record(7, "a", true)];
+            let [d, a] = live.clone();
+            assert_eq!(log.read(), [record(5, "b", false), d, a, record(8, "c", false)]);
+            assert_eq!(log.0.len(), 2, "{codec:?}");
+            for stored in &log.0 {
+                let header = BatchHeader::parse(&stored.batch).unwrap();
+                assert_eq!(header.delete_horizon_ms(), Some(1100));
+                assert_eq!(header.last_offset(), stored.end.0 as i64 - 1);
+            }
+            log.compact(1099);
+            assert_eq!(log.read().len(), 4);
+            log.compact(1100);
+            assert_eq!(log.read(), live, "{codec:?}");
+            // The last batch is empty, and still says whose it was and where it ended.
+            let left: Vec<_> = log.0.iter().map(|stored| FORMAT.producer(&stored.batch)).collect();
+            assert_eq!(left, notes[2..]);
+            assert_eq!(FORMAT.times(&log.0[1].batch), Ok(vec![]));
+            assert!(check(&log.0[1].batch).is_err(), "nobody may produce an empty batch");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_unpacked_is_an_error() {
+        let mut builder = BatchBuilder::new(Codec::Zstd);
+        builder.record(0, Some(b"key"), Some(&vec![0; 2 << 20]), &[]);
+        let refused = FORMAT.rewrite(&builder.build(), None, &mut |_| panic!("nothing is asked"));
+        assert!(refused.unwrap_err().contains("too large"));
+    }
 }

@@ -3,43 +3,83 @@
 //! A cut by system time never splits a batch. One by user time can: then the batch at its edge is
 //! written anew without the records behind it, for Kafka's clients hand on all that a batch holds.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use engine::Offset;
-use kafka_records::{BatchBuilder, BatchError, BatchHeader, Limit, records};
+use kafka_records::{BatchError, BatchHeader, HEADER_BYTES, Limit, Rewritten, rewrite, set_crc};
 
-/// The records of `batch` before `end`.
+/// The batch as if it ended at `end`: also without any record, if those before it were compacted away,
+/// for the reader has to get past them. Nothing, if it begins at `end` or later.
 pub(crate) fn trim(batch: &Bytes, end: Offset, limit: Limit) -> Result<Bytes, BatchError> {
-    let header = BatchHeader::parse(batch)?;
-    let mut builder = BatchBuilder::new(header.compression()?);
-    if header.producer_id >= 0 {
-        builder.producer(header.producer_id, header.producer_epoch, header.base_sequence);
-    }
-    let mut first = None;
-    for record in records(batch, limit)? {
-        let record = record?;
-        if record.offset >= end.0 as i64 {
-            break;
-        }
-        // The builder counts from the first record's time.
-        let first = *first.get_or_insert(record.timestamp);
-        if record.timestamp.checked_sub(first).is_none() {
-            let (index, what) = (builder.record_count(), "its time is too far from the first");
-            return Err(BatchError::BadRecord { index, what });
-        }
-        let headers = record.headers.iter().map(|(name, value)| (&name[..], value.as_deref()));
-        builder.raw_record(
-            record.timestamp,
-            record.key.as_deref(),
-            record.value.as_deref(),
-            headers,
-        );
-    }
-    if builder.record_count() == 0 {
+    let last = end.0 as i64 - 1;
+    if BatchHeader::parse(batch)?.base_offset > last {
         return Ok(Bytes::new());
     }
-    let mut bytes = BytesMut::from(&builder.build()[..]);
-    // Neither is under the batch's checksum.
-    bytes[..8].copy_from_slice(&header.base_offset.to_be_bytes());
-    bytes[12..16].copy_from_slice(&header.leader_epoch.to_be_bytes());
-    Ok(bytes.freeze())
+    let kept = match rewrite(batch, limit, None, |record| record.offset <= last)? {
+        Rewritten::Unchanged => batch.clone(),
+        Rewritten::Changed(bytes) | Rewritten::Empty(bytes) => bytes,
+    };
+    let mut header = BatchHeader::parse(&kept)?;
+    if header.last_offset() <= last {
+        return Ok(kept);
+    }
+    header.last_offset_delta = (last - header.base_offset) as i32;
+    let (mut bytes, rest) = (header.to_bytes(), &kept[HEADER_BYTES..]);
+    set_crc(&mut bytes, rest);
+    Ok([&bytes, rest].concat().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_records::{BatchBuilder, Codec, records};
+
+    use super::*;
+
+    const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
+
+    /// A batch at offset 10, of which compaction has left some offsets.
+    fn compacted(codec: Codec, count: i64, left: &[i64]) -> Bytes {
+        let mut builder = BatchBuilder::new(codec);
+        builder.producer(5, 1, 40);
+        for time in 0..count {
+            builder.record(time, Some(b"key"), Some(b"value"), &[]);
+        }
+        let mut batch = builder.build().to_vec();
+        batch[7] = 10;
+        let batch = Bytes::from(batch);
+        match rewrite(&batch, LIMIT, None, |record| left.contains(&record.offset)) {
+            Ok(Rewritten::Changed(batch)) => batch,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_left_keeps_its_offsets_and_the_batch_ends_where_the_cut_does() {
+        for codec in Codec::ALL {
+            let batch = compacted(codec, 10, &[12, 13, 17]);
+            for end in 8..25 {
+                let trimmed = trim(&batch, Offset(end), LIMIT).unwrap();
+                if end <= 10 {
+                    assert_eq!(trimmed, Bytes::new(), "{end}");
+                    continue;
+                }
+                let header = BatchHeader::parse(&trimmed).unwrap();
+                assert_eq!(header.crc, crc32c(&trimmed), "{end}");
+                assert_eq!((header.base_offset, header.base_sequence), (10, 40));
+                assert_eq!(header.last_offset(), (end as i64 - 1).min(19));
+                let records = records(&trimmed, LIMIT).unwrap().map(Result::unwrap);
+                let read: Vec<_> =
+                    records.map(|record| (record.offset, record.timestamp)).collect();
+                let expected = [(12, 2), (13, 3), (17, 7)];
+                let count = expected.iter().filter(|(offset, _)| *offset < end as i64).count();
+                assert_eq!(read, expected[..count], "{codec:?} {end}");
+            }
+        }
+    }
+
+    /// As `set_crc` computes it.
+    fn crc32c(batch: &[u8]) -> u32 {
+        let mut header: [u8; HEADER_BYTES] = batch[..HEADER_BYTES].try_into().unwrap();
+        set_crc(&mut header, &batch[HEADER_BYTES..]);
+        BatchHeader::parse(&header).unwrap().crc
+    }
 }

@@ -60,6 +60,44 @@ pub trait Format: Send + Sync + 'static {
     /// # Errors
     /// The batch cannot be read.
     fn times(&self, batch: &Bytes) -> Result<Vec<(Offset, UserTime)>, String>;
+
+    /// A stored batch without the records for which `keep` says no. It is asked by rising offset, and
+    /// nothing of a batch that is not made of keyed records, or that cannot be read to its end.
+    ///
+    /// A batch that keeps a tombstone and has no delete horizon gets `delete_horizon`, if there is one.
+    ///
+    /// # Errors
+    /// The batch cannot be read.
+    fn rewrite(
+        &self,
+        batch: &Bytes,
+        delete_horizon: Option<SysTime>,
+        keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
+    ) -> Result<Rewritten, String>;
+}
+
+/// A stored record, as compaction sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyedRecord<'a> {
+    /// Its place in the log.
+    pub offset: Offset,
+    /// Null and empty differ.
+    pub key: Option<&'a [u8]>,
+    /// It says that its key has no value any more.
+    pub is_tombstone: bool,
+    /// From when on the tombstones of its batch may be dropped, once that is known.
+    pub delete_horizon: Option<SysTime>,
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rewritten {
+    /// Nothing: its bytes stand.
+    Unchanged,
+    /// Other bytes, over the same offsets.
+    Changed(Bytes),
+    /// It has no record left. These are its bytes where its offsets must remain.
+    Empty(Bytes),
 }
 
 /// What an append means.

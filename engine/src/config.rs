@@ -191,6 +191,11 @@ impl TopicConfig {
     pub fn is_log_append_time(&self, defaults: &TopicDefaults) -> bool {
         self.value("message.timestamp.type", defaults) == "LogAppendTime"
     }
+
+    /// Whether of each key only the last record must stay.
+    pub fn is_compacted(&self, defaults: &TopicDefaults) -> bool {
+        self.value("cleanup.policy", defaults).split(',').any(|word| word.trim() == "compact")
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! The one temporal read path is [`seek`]: every face of the service that reads the past enters
 //! there.
 mod append;
+pub mod compaction;
 mod config;
 mod cut;
 mod cut_cache;
@@ -18,7 +19,7 @@ mod producers;
 pub mod retention;
 pub mod seek;
 
-pub use append::{Batch, Format, ProducerNote, TimeRange};
+pub use append::{Batch, Format, KeyedRecord, ProducerNote, Rewritten, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
 pub use cut::{CutAnswer, CutPartition};
 pub use cut_cache::CutCacheStats;

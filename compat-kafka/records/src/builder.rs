@@ -165,7 +165,7 @@ fn put_nullable(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
 }
 
 /// Appends `body` to `out`, packed as the Java client packs it.
-fn compress(codec: Codec, body: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn compress(codec: Codec, body: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     match codec {
         Codec::None => out.extend_from_slice(body),
         Codec::Gzip => {

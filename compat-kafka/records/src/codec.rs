@@ -17,15 +17,15 @@ pub enum Codec {
     Zstd,
 }
 
-/// Where the attributes keep the codec.
-const MASK: i16 = 0b111;
-
 impl Codec {
+    /// Where the attributes keep the codec.
+    pub(crate) const MASK: i16 = 0b111;
+
     /// All codecs, in the order of their numbers on the wire.
     pub const ALL: [Codec; 5] = [Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
 
     pub(crate) fn of(attributes: i16) -> Result<Codec, BatchError> {
-        match attributes & MASK {
+        match attributes & Codec::MASK {
             0 => Ok(Codec::None),
             1 => Ok(Codec::Gzip),
             2 => Ok(Codec::Snappy),

@@ -22,6 +22,7 @@ pub(crate) const MAGIC: i8 = 2;
 pub(crate) const LOG_APPEND_TIME: i16 = 1 << 3;
 pub(crate) const TRANSACTIONAL: i16 = 1 << 4;
 pub(crate) const CONTROL: i16 = 1 << 5;
+pub(crate) const DELETE_HORIZON: i16 = 1 << 6;
 
 /// The header of a batch, field by field as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +37,10 @@ pub struct BatchHeader {
     pub magic: i8,
     /// CRC32C of everything after this field.
     pub crc: u32,
-    /// Codec, kind of timestamp, transactional, control.
+    /// Codec, kind of timestamp, transactional, control, delete horizon.
     pub attributes: i16,
-    /// Offset of the last record, less the base.
+    /// Offset of the last record, less the base. Compaction leaves it as it is, also if it drops that
+    /// record.
     pub last_offset_delta: i32,
     /// What the records' timestamps are relative to.
     pub base_timestamp: i64,
@@ -112,6 +114,12 @@ impl BatchHeader {
     /// The records' time is when the broker appended them: `max_timestamp`, for each of them.
     pub fn is_log_append_time(&self) -> bool {
         self.attributes & LOG_APPEND_TIME != 0
+    }
+
+    /// When compaction may drop the tombstones of the batch, in ms (KIP-534). It stands where the base
+    /// timestamp does, and the records' timestamps are relative to it as to any other.
+    pub fn delete_horizon_ms(&self) -> Option<i64> {
+        (self.attributes & DELETE_HORIZON != 0).then_some(self.base_timestamp)
     }
 
     /// Offset of the last record.

@@ -14,6 +14,8 @@
 //! | walk the batches of a Fetch response | [`Batches`] |
 //! | read the records of a batch | [`records`] |
 //! | learn only when its records happened | [`times`], [`time_range`] |
+//! | learn which records have no key | [`keyless`] |
+//! | drop records from a batch | [`rewrite`] |
 //! | make a batch | [`BatchBuilder`] |
 
 #![forbid(unsafe_code)]
@@ -26,7 +28,9 @@ mod cursor;
 mod decompress;
 mod error;
 mod header;
+mod keyless;
 mod records;
+mod rewrite;
 mod times;
 
 pub use batches::Batches;
@@ -36,5 +40,7 @@ pub use codec::Codec;
 pub use decompress::Limit;
 pub use error::BatchError;
 pub use header::{BatchHeader, HEADER_BYTES, set_crc};
+pub use keyless::{Keyless, keyless};
 pub use records::{Record, Records, records};
+pub use rewrite::{Keyed, Rewritten, rewrite};
 pub use times::{time_range, times};

@@ -103,12 +103,12 @@ impl Records {
         let len = cursor.varint()?;
         let whole = cursor.take(len)?;
         let mut cursor = Cursor::new(&self.body[..whole.end], whole.start);
-        let _attributes = cursor.byte()?;
+        let attributes = cursor.byte()?;
         let (timestamp_delta, offset_delta) = (cursor.varlong()?, cursor.varint()?);
         let rest = cursor.at()..whole.end;
         self.at = whole.end;
         let timestamp = self.timestamp(timestamp_delta)?;
-        Ok(Head { offset: self.offset(offset_delta)?, timestamp, rest })
+        Ok(Head { attributes, offset: self.offset(offset_delta)?, timestamp, rest })
     }
 
     fn timestamp(&self, delta: i64) -> Read<i64> {
@@ -133,10 +133,11 @@ impl Records {
 
 /// A record up to its key.
 pub(crate) struct Head {
+    pub(crate) attributes: u8,
     pub(crate) offset: i64,
     pub(crate) timestamp: i64,
     /// Where key, value and headers are in the body.
-    rest: Range<usize>,
+    pub(crate) rest: Range<usize>,
 }
 
 impl Iterator for Records {

@@ -10,6 +10,7 @@ import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.record.*;
 import org.apache.kafka.common.record.internal.*;
+import org.apache.kafka.common.utils.BufferSupplier;
 
 public class Golden {
     static byte[] utf8(String text) {
@@ -41,6 +42,22 @@ public class Golden {
         byte[] copy = new byte[bytes.remaining()];
         bytes.get(copy);
         Files.write(dir.resolve(name + ".bin"), copy);
+    }
+
+    /** What the log cleaner makes of a batch when it keeps the records with these offsets. */
+    static MemoryRecords cleaned(MemoryRecords records, java.util.function.LongPredicate keep) {
+        MemoryRecords.RecordFilter filter = new MemoryRecords.RecordFilter(1700000020000L, 86400000L) {
+            @Override protected BatchRetentionResult checkBatchRetention(RecordBatch batch) {
+                return new BatchRetentionResult(BatchRetention.RETAIN_EMPTY, false);
+            }
+            @Override protected boolean shouldRetainRecord(RecordBatch batch, org.apache.kafka.common.record.internal.Record record) {
+                return keep.test(record.offset());
+            }
+        };
+        MemoryRecords.FilterResult result = records.filterTo(filter, ByteBuffer.allocate(1 << 20), BufferSupplier.NO_CACHING);
+        ByteBuffer out = result.outputBuffer();
+        out.flip();
+        return MemoryRecords.readableRecords(out);
     }
 
     static String show(ByteBuffer bytes) {
@@ -93,12 +110,24 @@ public class Golden {
                 write(dir, "large-" + type.name, out.build());
             }
         }
+        for (CompressionType type : CompressionType.values()) {
+            MemoryRecordsBuilder out = builder(type, TimestampType.CREATE_TIME, 1000, 77, false);
+            small(out);
+            MemoryRecords small = out.build();
+            write(dir, "cleaned-first-gone-" + type.name, cleaned(small, offset -> offset == 1001));
+            MemoryRecords horizon = cleaned(small, offset -> offset != 1001);
+            write(dir, "cleaned-horizon-" + type.name, horizon);
+            write(dir, "cleaned-tombstone-gone-" + type.name, cleaned(horizon, offset -> offset != 1002));
+            write(dir, "cleaned-empty-" + type.name, cleaned(horizon, offset -> false));
+        }
         MemoryRecordsBuilder out = builder(CompressionType.GZIP, TimestampType.CREATE_TIME, 1000, 77, true);
         small(out);
         write(dir, "transactional", out.build());
         out = builder(CompressionType.NONE, TimestampType.LOG_APPEND_TIME, 1000, -1, false);
         small(out);
-        write(dir, "log-append-time", out.build());
+        MemoryRecords appended = out.build();
+        write(dir, "log-append-time", appended);
+        write(dir, "cleaned-log-append-time", cleaned(appended, offset -> offset != 1000));
         write(dir, "commit-marker", MemoryRecords.withEndTransactionMarker(1003, 1700000000123L, 7, 77, (short) 5,
             new EndTransactionMarker(ControlRecordType.COMMIT, 9)));
     }

@@ -4,7 +4,10 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use kafka_records::{BatchBuilder, Codec, Limit, Record, check, records, time_range, times};
+use kafka_records::{
+    BatchBuilder, BatchHeader, Codec, HEADER_BYTES, Limit, Record, Rewritten, check, records,
+    rewrite, time_range, times,
+};
 
 const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
 
@@ -128,4 +131,81 @@ fn uncompressed_batches_are_byte_for_byte_what_java_writes() {
     // Java's log side stamped leader epoch 7, outside of the CRC.
     ours[12..16].copy_from_slice(&7i32.to_be_bytes());
     assert_eq!(ours, golden("small-none"));
+}
+
+/// The batch that `Golden` hands to its cleaner.
+fn uncleaned(codec: Codec) -> Bytes {
+    let mut builder = BatchBuilder::new(codec);
+    builder.producer(77, 5, 40);
+    for record in small(1000) {
+        let headers = record.headers.iter().map(|(key, value)| (&key[..], value.as_deref()));
+        let (key, value) = (record.key.as_deref(), record.value.as_deref());
+        builder.raw_record(record.timestamp, key, value, headers);
+    }
+    let mut bytes = builder.build().to_vec();
+    bytes[..8].copy_from_slice(&1000i64.to_be_bytes());
+    bytes[12..16].copy_from_slice(&7i32.to_be_bytes());
+    bytes.into()
+}
+
+/// `Golden` cleans at 1700000020000, with a delete retention of a day.
+const HORIZON: i64 = 1_700_000_020_000 + 86_400_000;
+
+fn cleaned(batch: &Bytes, keep: impl Fn(i64) -> bool) -> Bytes {
+    match rewrite(batch, LIMIT, Some(HORIZON), |record| keep(record.offset)).unwrap() {
+        Rewritten::Unchanged => batch.clone(),
+        Rewritten::Changed(bytes) | Rewritten::Empty(bytes) => bytes,
+    }
+}
+
+/// The same batch, byte for byte; but the same records packed can be other bytes.
+fn assert_same(ours: &Bytes, java: &Bytes) {
+    let (mut our_header, java_header) = (BatchHeader::parse(ours).unwrap(), check_intact(java));
+    check_intact(ours);
+    assert_eq!(read(ours), read(java));
+    if java_header.compression() == Ok(Codec::None) {
+        return assert_eq!(ours, java);
+    }
+    (our_header.length, our_header.crc) = (java_header.length, java_header.crc);
+    assert_eq!(our_header, java_header);
+}
+
+fn check_intact(batch: &Bytes) -> BatchHeader {
+    let header = BatchHeader::parse(batch).unwrap();
+    assert_eq!(header.total_bytes(), batch.len());
+    assert_eq!(header.crc, crc32c::crc32c(&batch[HEADER_BYTES - 40..]));
+    header
+}
+
+#[test]
+fn a_batch_is_cleaned_to_what_java_cleans_it_to() {
+    for codec in Codec::ALL {
+        let java = |case: &str| golden(&format!("cleaned-{case}-{}", name(codec)));
+        let batch = uncleaned(codec);
+        assert_same(&cleaned(&batch, |offset| offset == 1001), &java("first-gone"));
+        let horizon = cleaned(&batch, |offset| offset != 1001);
+        assert_same(&horizon, &java("horizon"));
+        assert_same(&cleaned(&horizon, |offset| offset != 1002), &java("tombstone-gone"));
+        assert_same(&cleaned(&horizon, |_| false), &java("empty"));
+    }
+    let appended = golden("log-append-time");
+    assert_same(&cleaned(&appended, |offset| offset != 1000), &golden("cleaned-log-append-time"));
+}
+
+#[test]
+fn a_delete_horizon_that_java_wrote_is_read_and_moves_no_time() {
+    for codec in Codec::ALL {
+        let batch = golden(&format!("cleaned-horizon-{}", name(codec)));
+        assert_eq!(check_intact(&batch).delete_horizon_ms(), Some(HORIZON));
+        let expected = vec![(1000, 1_700_000_000_000), (1002, 1_700_000_005_000)];
+        assert_eq!(times(&batch, LIMIT), Ok(expected));
+        assert_eq!(time_range(&batch, LIMIT), Ok((1_700_000_000_000, 1_700_000_005_000)));
+    }
+    assert_eq!(check(&golden("small-none")).unwrap().delete_horizon_ms(), None);
+}
+
+#[test]
+fn a_marker_is_never_touched() {
+    let marker = golden("commit-marker");
+    assert_eq!(rewrite(&marker, LIMIT, Some(HORIZON), |_| false), Ok(Rewritten::Unchanged));
 }

@@ -1,7 +1,8 @@
 //! Produce (0): batches go to the journal as they came.
 //!
-//! Validated here is what a broker must: framing, checksum, size, and times. Nothing is unpacked
-//! but what is not packed: the times of a compressed batch are those that its header claims.
+//! Validated here is what a broker must: framing, checksum, size, times, and for a compacted topic
+//! that each record has a key. Only for such a topic is a compressed batch unpacked; else its times
+//! are those that its header claims.
 
 use std::sync::Arc;
 
@@ -11,11 +12,11 @@ use hlc::UserTime;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::produce_request::PartitionProduceData;
 use kafka_protocol::messages::produce_response::{
-    LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse,
+    BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse,
 };
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
-use kafka_records::{BatchHeader, Codec, HEADER_BYTES, check, time_range};
+use kafka_records::{BatchHeader, Codec, HEADER_BYTES, check, keyless, time_range};
 
 use crate::core::Kafka;
 use crate::error_code::{batch_error, engine_error};
@@ -23,18 +24,26 @@ use crate::format::producer_note;
 use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, decode, encode};
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) const SERVED: VersionRange = VersionRange { min: 3, max: 13 };
 const NO_TIME: i64 = -1;
+/// How many of a batch's bad records an answer names: a small batch can hold millions.
+const RECORD_ERRORS_MAX: usize = 1000;
 
 /// Why a partition's batch was refused before it reached the engine.
+#[derive(Clone)]
 struct Refused {
     error: ResponseError,
     message: String,
+    /// The records that were to blame, where not the whole batch was.
+    records: Vec<BatchIndexAndErrorMessage>,
 }
 
 impl Refused {
     fn new(error: ResponseError, message: impl Into<String>) -> Refused {
-        Refused { error, message: message.into() }
+        Refused { error, message: message.into(), records: Vec::new() }
     }
 }
 
@@ -75,7 +84,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
                 .with_base_offset(-1);
             let taken = match &found {
                 Ok(topic) => take(&kafka, topic, partition, transactional),
-                Err(refused) => Err(Refused::new(refused.error, refused.message.clone())),
+                Err(refused) => Err(refused.clone()),
             };
             partitions.push(match (taken, &found) {
                 (Ok((index_in_topic, batch)), Ok(topic)) => {
@@ -85,7 +94,8 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
                     batches.push((Arc::clone(topic), index_in_topic, batch));
                     answer
                 }
-                (Err(refused), _) => refuse(answer, refused.error, refused.message),
+                (Err(refused), _) => refuse(answer, refused.error, refused.message)
+                    .with_record_errors(refused.records),
                 (Ok(_), Err(_)) => unreachable!("a batch was taken for a topic"),
             });
         }
@@ -244,12 +254,19 @@ fn take(
         let message = "clients write neither control batches nor append times";
         return Err(Refused::new(ResponseError::InvalidRecord, message));
     }
+    if header.delete_horizon_ms().is_some() {
+        let message = "clients do not set the delete horizon of a batch";
+        return Err(Refused::new(ResponseError::InvalidRecord, message));
+    }
     if header.is_transactional() || transactional {
         let message = "transactions are not served";
         return Err(Refused::new(ResponseError::InvalidTxnState, message));
     }
     let times = times_of(kafka, &header, &records)?;
     check_times(kafka, topic, times)?;
+    if topic.config.is_compacted(defaults) {
+        check_keys(kafka, topic, data.index, &records)?;
+    }
     let metrics = kafka.metrics();
     add(&metrics.records_produced, header.record_count as u64);
     add(&metrics.bytes_produced, records.len() as u64);
@@ -301,4 +318,37 @@ fn check_times(
         return Err(Refused::new(ResponseError::InvalidTimestamp, message));
     }
     Ok(())
+}
+
+/// A record without a key could never be superseded.
+fn check_keys(
+    kafka: &Kafka,
+    topic: &Topic,
+    partition: i32,
+    records: &Bytes,
+) -> Result<(), Refused> {
+    let found = keyless(records, kafka.format.limit(), RECORD_ERRORS_MAX)
+        .map_err(|error| Refused::new(batch_error(&error), error.to_string()))?;
+    if found.count == 0 {
+        return Ok(());
+    }
+    let name = &topic.name;
+    let why = StrBytes::from_string(format!(
+        "Compacted topic cannot accept message without key in topic partition {name}-{partition}"
+    ));
+    let shown = found.first.iter().take(3);
+    let shown: Vec<_> =
+        shown.map(|index| format!("RecordError(batchIndex={index}, message='{why}')")).collect();
+    let message = format!(
+        "One or more records have been rejected due to {} record errors in total, and only showing the first three errors at most: [{}]",
+        found.count,
+        shown.join(", ")
+    );
+    let record_error = |index: usize| {
+        BatchIndexAndErrorMessage::default()
+            .with_batch_index(index as i32)
+            .with_batch_index_error_message(Some(why.clone()))
+    };
+    let records = found.first.into_iter().map(record_error).collect();
+    Err(Refused { records, ..Refused::new(ResponseError::InvalidRecord, message) })
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::{
-    Batch, Durability, Engine, EngineError, EngineOptions, Format, Head, Offset, Payload,
-    ProducerNote, Topic,
+    Batch, Durability, Engine, EngineError, EngineOptions, Format, Head, KeyedRecord, Offset,
+    Payload, ProducerNote, Rewritten, Topic,
 };
 use hlc::{Cut, ManualClock, SysTime, UserTime};
 use storage::Appended;
@@ -49,6 +49,16 @@ impl Format for Times {
             .enumerate()
             .map(|(nth, time)| (Offset(base + nth as u64), UserTime(time)))
             .collect())
+    }
+
+    /// Its records have no keys.
+    fn rewrite(
+        &self,
+        _batch: &Bytes,
+        _delete_horizon: Option<SysTime>,
+        _keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
+    ) -> Result<Rewritten, String> {
+        Ok(Rewritten::Unchanged)
     }
 }
 

@@ -1,0 +1,49 @@
+//! Which records of a batch have no key: a compacted topic takes none of them.
+
+use bytes::Bytes;
+
+use crate::{BatchError, Limit, records};
+
+/// The records of a batch that have no key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keyless {
+    /// How many there are.
+    pub count: usize,
+    /// The first of them, counted from 0 within the batch.
+    pub first: Vec<usize>,
+}
+
+/// Reads the whole batch, and names at most `named_max` of the records without a key: a client can
+/// send millions of them in little room.
+pub fn keyless(batch: &Bytes, limit: Limit, named_max: usize) -> Result<Keyless, BatchError> {
+    let mut found = Keyless::default();
+    for (index, record) in records(batch, limit)?.enumerate() {
+        if record?.key.is_some() {
+            continue;
+        }
+        found.count += 1;
+        if found.first.len() < named_max {
+            found.first.push(index);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchBuilder, Codec};
+
+    #[test]
+    fn records_without_a_key_are_counted_and_the_first_are_named() {
+        let limit = Limit { decompressed_bytes_max: 1 << 20 };
+        for codec in Codec::ALL {
+            let mut builder = BatchBuilder::new(codec);
+            for key in [Some(&b"k"[..]), None, Some(b""), None, None] {
+                builder.record(0, key, Some(b"value"), &[]);
+            }
+            let found = keyless(&builder.build(), limit, 2);
+            assert_eq!(found, Ok(Keyless { count: 3, first: vec![1, 3] }), "{codec:?}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Dropping records from a batch that lies in a log, as compaction does.
+//!
+//! What a reader of the log could have remembered stays true: offsets, times, keys, values, headers
+//! and the first and last sequence number of the producer are those of before. So a batch keeps its
+//! base and its last offset also where the records at its edges are gone, and offsets have gaps.
+//!
+//! The bytes are those that Kafka's cleaner writes from the same batch (`tests/java.rs`).
+
+use bytes::Bytes;
+
+use crate::builder::compress;
+use crate::cursor::{Cursor, Read, put_varint};
+use crate::header::{DELETE_HORIZON, LENGTH_OUTSIDE};
+use crate::records::Head;
+use crate::{BatchError, BatchHeader, Codec, HEADER_BYTES, Limit, Records, records, set_crc};
+
+/// What decides whether a record is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keyed<'a> {
+    /// Its place in the log.
+    pub offset: i64,
+    /// Null and empty differ.
+    pub key: Option<&'a [u8]>,
+    /// It has no value: it says that the key has none any more.
+    pub is_tombstone: bool,
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rewritten {
+    /// Nothing: its bytes stand.
+    Unchanged,
+    /// Some of its records are gone, or it has a delete horizon now.
+    Changed(Bytes),
+    /// No record is left. This is the batch without any, for where its offsets must remain.
+    Empty(Bytes),
+}
+
+/// Keeps those records of a whole batch for which `keep` says so, which is asked by rising offset.
+/// If `delete_horizon_ms` is given and a tombstone is kept, a batch without a delete horizon gets
+/// this one (KIP-534).
+///
+/// Control batches are never touched. Of a batch that does not read from its first record to its
+/// last, `keep` is asked nothing. The CRC is not checked again.
+pub fn rewrite(
+    batch: &Bytes,
+    limit: Limit,
+    delete_horizon_ms: Option<i64>,
+    keep: impl FnMut(Keyed<'_>) -> bool,
+) -> Result<Rewritten, BatchError> {
+    let records = records(batch, limit)?;
+    let header = *records.header();
+    if header.is_control() {
+        return Ok(Rewritten::Unchanged);
+    }
+    records.clone().try_for_each(|record| record.map(drop))?;
+    let kept = Kept::choose(records.clone(), keep)?;
+    if kept.count == 0 {
+        return Ok(Rewritten::Empty(empty(&header)));
+    }
+    let (base_timestamp, horizon_bit) = kept.base(&header, delete_horizon_ms);
+    let attributes = header.attributes & !DELETE_HORIZON | horizon_bit;
+    if kept.count == kept.is_kept.len() && attributes == header.attributes {
+        return Ok(Rewritten::Unchanged);
+    }
+    let body = kept.body(records, base_timestamp)?;
+    let header = BatchHeader {
+        attributes,
+        base_timestamp,
+        max_timestamp: if header.is_log_append_time() { header.max_timestamp } else { kept.newest },
+        record_count: i32::try_from(kept.count).expect("no more records than there were"),
+        ..header
+    };
+    pack(header, &body).map(Rewritten::Changed)
+}
+
+/// Which records stay, and what the header must know of them.
+struct Kept {
+    is_kept: Vec<bool>,
+    count: usize,
+    has_tombstone: bool,
+    first: i64,
+    oldest: i64,
+    newest: i64,
+}
+
+impl Kept {
+    fn choose(
+        mut records: Records,
+        mut keep: impl FnMut(Keyed<'_>) -> bool,
+    ) -> Result<Kept, BatchError> {
+        let is_kept = Vec::with_capacity(records.left());
+        let mut kept =
+            Kept { is_kept, count: 0, has_tombstone: false, first: 0, oldest: 0, newest: 0 };
+        let mut add = |body: &Bytes, head: Head| {
+            let keyed = keyed(body, &head)?;
+            let is_kept = keep(keyed);
+            kept.is_kept.push(is_kept);
+            if is_kept {
+                kept.add(head.timestamp, keyed.is_tombstone);
+            }
+            Ok(())
+        };
+        while let Some(done) = records.step(&mut add) {
+            done?;
+        }
+        Ok(kept)
+    }
+
+    fn add(&mut self, timestamp: i64, is_tombstone: bool) {
+        if self.count == 0 {
+            (self.first, self.oldest, self.newest) = (timestamp, timestamp, timestamp);
+        }
+        self.count += 1;
+        self.has_tombstone |= is_tombstone;
+        self.oldest = self.oldest.min(timestamp);
+        self.newest = self.newest.max(timestamp);
+    }
+
+    /// What the timestamps become relative to, and the bit that says whether it is a delete horizon:
+    /// the horizon that the batch has, or gets; else the time of the first record.
+    ///
+    /// Where a timestamp lies so far off that its distance from there is no `i64`, all stays relative
+    /// to what it was, which can be said. The tombstones of such a batch are never dropped.
+    fn base(&self, header: &BatchHeader, delete_horizon_ms: Option<i64>) -> (i64, i16) {
+        let given = delete_horizon_ms.filter(|_| self.has_tombstone);
+        let (base, bit) = match header.delete_horizon_ms().or(given) {
+            Some(horizon) => (horizon, DELETE_HORIZON),
+            None => (self.first, 0),
+        };
+        let in_reach = |time: i64| time.checked_sub(base).is_some();
+        if in_reach(self.oldest) && in_reach(self.newest) {
+            return (base, bit);
+        }
+        (header.base_timestamp, header.attributes & DELETE_HORIZON)
+    }
+
+    /// The records that stay, not yet packed.
+    fn body(&self, mut records: Records, base_timestamp: i64) -> Result<Vec<u8>, BatchError> {
+        let base_offset = records.header().base_offset;
+        let mut is_kept = self.is_kept.iter();
+        let (mut out, mut start) = (Vec::new(), Vec::with_capacity(16));
+        let mut put = |body: &Bytes, head: Head| {
+            if *is_kept.next().expect("the same records again") {
+                start.clear();
+                start.push(head.attributes);
+                // In a log-append-time batch nobody reads it, and it may be anything.
+                put_varint(&mut start, head.timestamp.wrapping_sub(base_timestamp));
+                put_varint(&mut start, head.offset - base_offset);
+                put_varint(&mut out, (start.len() + head.rest.len()) as i64);
+                out.extend_from_slice(&start);
+                out.extend_from_slice(&body[head.rest]);
+            }
+            Ok(())
+        };
+        while let Some(done) = records.step(&mut put) {
+            done?;
+        }
+        Ok(out)
+    }
+}
+
+fn keyed<'a>(body: &'a [u8], head: &Head) -> Read<Keyed<'a>> {
+    let mut cursor = Cursor::new(&body[..head.rest.end], head.rest.start);
+    let key = cursor.nullable()?.map(|key| &body[key]);
+    let is_tombstone = cursor.nullable()?.is_none();
+    Ok(Keyed { offset: head.offset, key, is_tombstone })
+}
+
+/// A batch that only holds its place: as Kafka writes it, not packed, and without a base time.
+fn empty(header: &BatchHeader) -> Bytes {
+    let codec_and_horizon = header.attributes & (Codec::MASK | DELETE_HORIZON);
+    let mut bytes = BatchHeader {
+        length: (HEADER_BYTES - LENGTH_OUTSIDE) as i32,
+        attributes: header.attributes & !codec_and_horizon,
+        base_timestamp: -1,
+        record_count: 0,
+        ..*header
+    }
+    .to_bytes();
+    set_crc(&mut bytes, &[]);
+    Bytes::copy_from_slice(&bytes)
+}
+
+fn pack(header: BatchHeader, body: &[u8]) -> Result<Bytes, BatchError> {
+    let mut batch = vec![0; HEADER_BYTES];
+    compress(header.compression()?, body, &mut batch).expect("a Vec takes what is written to it");
+    let length = i32::try_from(batch.len() - LENGTH_OUTSIDE)
+        .map_err(|_| BatchError::TooLarge { max: i32::MAX as usize })?;
+    let mut bytes = BatchHeader { length, ..header }.to_bytes();
+    set_crc(&mut bytes, &batch[HEADER_BYTES..]);
+    batch[..HEADER_BYTES].copy_from_slice(&bytes);
+    Ok(batch.into())
+}

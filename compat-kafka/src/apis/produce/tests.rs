@@ -1,0 +1,158 @@
+use std::collections::BTreeMap;
+
+use bytes::BytesMut;
+use kafka_protocol::messages::produce_request::TopicProduceData;
+use kafka_protocol::messages::{ApiKey, ResponseHeader, TopicName};
+use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion};
+use kafka_records::{BatchBuilder, set_crc};
+
+use super::super::create_topics::new_topic_id;
+use super::super::create_topics::tests::{kafka, kafka_with};
+use super::*;
+use crate::answer::Chunk;
+use crate::core::KafkaOptions;
+
+const WHY: &str = "Compacted topic cannot accept message without key in topic partition";
+
+async fn topic(kafka: &Arc<Kafka>, name: &str, policy: &str) {
+    let configs = BTreeMap::from([("cleanup.policy".to_owned(), policy.to_owned())]);
+    kafka.engine.create_topic(name, 1, configs, new_topic_id(), false).await.unwrap();
+}
+
+fn batch(codec: Codec, keys: &[Option<&str>]) -> Bytes {
+    let mut builder = BatchBuilder::new(codec);
+    for key in keys {
+        builder.record(1, key.map(str::as_bytes), Some(b"value"), &[]);
+    }
+    builder.build()
+}
+
+/// What a batch is answered, as a client of that version reads it.
+async fn produce(
+    kafka: &Arc<Kafka>,
+    version: i16,
+    topic: &str,
+    batch: Bytes,
+) -> PartitionProduceResponse {
+    let id = uuid::Uuid::from_bytes(kafka.engine.topic(topic).unwrap().id);
+    let partition = PartitionProduceData::default().with_records(Some(batch));
+    let data = TopicProduceData::default().with_partition_data(vec![partition]);
+    let data = match version {
+        13.. => data.with_topic_id(id),
+        _ => data.with_name(TopicName(StrBytes::from_string(topic.to_owned()))),
+    };
+    let request = ProduceRequest::default().with_acks(-1).with_topic_data(vec![data]);
+    let context = Context {
+        api_key: ApiKey::Produce as i16,
+        version,
+        correlation_id: 1,
+        client_id: "test".to_owned(),
+        peer: ([127, 0, 0, 1], 50_000).into(),
+        local: ([127, 0, 0, 1], 9092).into(),
+        gate: Arc::default(),
+    };
+    let mut body = BytesMut::new();
+    request.encode(&mut body, version).unwrap();
+    let answer = serve(Arc::clone(kafka), context, body.freeze()).await.unwrap().unwrap();
+    let mut frame = BytesMut::new();
+    for chunk in answer.into_frame() {
+        let Chunk::Bytes(bytes) = chunk else { panic!("no file is in the answer") };
+        frame.extend_from_slice(&bytes);
+    }
+    let mut frame = frame.freeze().slice(4..);
+    ResponseHeader::decode(&mut frame, ProduceResponse::header_version(version)).unwrap();
+    let mut response = ProduceResponse::decode(&mut frame, version).unwrap();
+    response.responses.remove(0).partition_responses.remove(0)
+}
+
+fn errors(answer: &PartitionProduceResponse) -> Vec<(i32, &str)> {
+    let message = |error: &'_ BatchIndexAndErrorMessage| error.batch_index_error_message.is_some();
+    assert!(answer.record_errors.iter().all(message));
+    let errors = answer.record_errors.iter();
+    errors
+        .map(|error| (error.batch_index, error.batch_index_error_message.as_deref().unwrap()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_compacted_topic_takes_no_record_without_a_key_and_names_each() {
+    let kafka = kafka();
+    for policy in ["compact", "compact,delete"] {
+        topic(&kafka, policy.replace(',', "-").as_str(), policy).await;
+    }
+    for (name, version) in [("compact", 12), ("compact", 13), ("compact-delete", 8)] {
+        for codec in Codec::ALL {
+            let keyless = batch(codec, &[Some("a"), None, Some(""), None]);
+            let answer = produce(&kafka, version, name, keyless).await;
+            assert_eq!(answer.error_code, ResponseError::InvalidRecord.code(), "{codec:?}");
+            let why = format!("{WHY} {name}-0");
+            assert_eq!(errors(&answer), [(1, &why[..]), (3, &why)]);
+            assert_eq!(
+                answer.error_message.as_deref().unwrap(),
+                format!(
+                    "One or more records have been rejected due to 2 record errors in total, and only showing the first three errors at most: [RecordError(batchIndex=1, message='{why}'), RecordError(batchIndex=3, message='{why}')]"
+                )
+            );
+        }
+    }
+    // What was refused has left no trace.
+    assert_eq!(kafka.engine.topic("compact").unwrap().partitions[0].end().0, 0);
+}
+
+#[tokio::test]
+async fn records_with_keys_are_taken_and_other_topics_need_none() {
+    let kafka = kafka();
+    topic(&kafka, "compacted", "compact").await;
+    topic(&kafka, "deleted", "delete").await;
+    let mut end = 0;
+    for codec in Codec::ALL {
+        let answer = produce(&kafka, 9, "compacted", batch(codec, &[Some("a"), Some("")])).await;
+        assert_eq!((answer.error_code, answer.base_offset), (0, end), "{codec:?}");
+        let answer = produce(&kafka, 9, "deleted", batch(codec, &[None, Some("a")])).await;
+        assert_eq!((answer.error_code, answer.base_offset), (0, end), "{codec:?}");
+        end += 2;
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_cannot_name_records_is_answered_without() {
+    let kafka = kafka();
+    topic(&kafka, "t", "compact").await;
+    let answer = produce(&kafka, 7, "t", batch(Codec::None, &[None])).await;
+    assert_eq!(answer.error_code, ResponseError::InvalidRecord.code());
+    assert!(answer.record_errors.is_empty());
+}
+
+#[tokio::test]
+async fn of_very_many_bad_records_the_first_are_named() {
+    let kafka = kafka();
+    topic(&kafka, "t", "compact").await;
+    let answer = produce(&kafka, 9, "t", batch(Codec::Zstd, &vec![None; 5000])).await;
+    assert_eq!(answer.record_errors.len(), RECORD_ERRORS_MAX);
+    assert!(answer.error_message.unwrap().contains("due to 5000 record errors in total"));
+}
+
+#[tokio::test]
+async fn what_does_not_unpack_is_refused_where_keys_matter() {
+    let kafka = kafka_with(KafkaOptions { unpacked_bytes_max: 1 << 20, ..KafkaOptions::default() });
+    topic(&kafka, "t", "compact").await;
+    let mut builder = BatchBuilder::new(Codec::Zstd);
+    builder.record(1, Some(b"key"), Some(&vec![0; 2 << 20]), &[]);
+    let answer = produce(&kafka, 9, "t", builder.build()).await;
+    assert_eq!(answer.error_code, ResponseError::InvalidRecord.code());
+    assert!(answer.error_message.unwrap().contains("too large when decompressed"));
+}
+
+#[tokio::test]
+async fn a_client_cannot_set_a_delete_horizon() {
+    let kafka = kafka();
+    topic(&kafka, "t", "compact").await;
+    let batch = batch(Codec::None, &[Some("a")]);
+    let mut header = BatchHeader::parse(&batch).unwrap();
+    header.attributes |= 1 << 6;
+    let mut bytes = header.to_bytes();
+    set_crc(&mut bytes, &batch[HEADER_BYTES..]);
+    let forged = [&bytes, &batch[HEADER_BYTES..]].concat();
+    let answer = produce(&kafka, 9, "t", forged.into()).await;
+    assert_eq!(answer.error_code, ResponseError::InvalidRecord.code());
+}

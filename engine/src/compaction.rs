@@ -1,0 +1,358 @@
+//! Compaction: of each key, the last record stays.
+//!
+//! Pure: it reads a [`Source`], and hands what stays to its caller. Who calls it when, and swaps the
+//! log's prefix, is elsewhere; [`CompactionSettings`] says which log is due.
+//!
+//! What holds true of it:
+//! - **The horizon.** A record goes only if the record that supersedes it has a stamp below
+//!   [`Outcome::compacted_to`]. So the state by key of every moment from there on is what it was
+//!   (TIME.md 6), and so is the offset at which it ends.
+//! - **Offsets** never change. What stays of a batch lies where it lay, under the same stamp.
+//! - **Tombstones** (KIP-534): the first run that sees one as the last record of its key drops what it
+//!   supersedes, and writes into its batch until when it stays; a run after that drops it.
+//! - A record without a key goes: nothing could ever supersede it. A compacted topic takes none, so it
+//!   is from before the topic was compacted.
+//! - A batch that cannot be read stays as it is, and no tombstone behind it goes: it might be what
+//!   keeps a key of that batch from coming back.
+
+mod keys;
+mod settings;
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hlc::{Hlc, SysTime};
+use storage::Offset;
+
+use crate::append::{Format, KeyedRecord, Rewritten};
+use keys::KeyMap;
+pub use settings::CompactionSettings;
+
+/// Where the batches of a log come from. It is read twice.
+pub trait Source {
+    /// What the source knows of a batch beside its bytes; comes back with what is kept of it.
+    type Entry;
+
+    /// The batches from the one that holds `from`, or the first after it, to the end of the log, by
+    /// rising offset. They are fetched as they are asked for: a run asks for none that it does not
+    /// need.
+    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Self::Entry>>>;
+}
+
+/// A batch of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored<E> {
+    /// The first offset that it takes.
+    pub base: Offset,
+    /// The offset behind the last that it takes.
+    pub end: Offset,
+    /// When it was accepted.
+    pub stamp: Hlc,
+    /// Its bytes.
+    pub batch: Bytes,
+    /// What else its source knows of it.
+    pub entry: E,
+}
+
+/// A batch that stays: offsets and stamp are those it had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept<E> {
+    /// What its source knew of it.
+    pub entry: E,
+    /// Its bytes from now on.
+    pub batch: Bytes,
+    /// Whether they are others than before.
+    pub is_changed: bool,
+}
+
+/// What one run of compaction is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactOptions {
+    /// Only what was accepted before this may be compacted.
+    pub horizon: Hlc,
+    /// The first offset that is kept.
+    pub start: Offset,
+    /// Where the last run ended: each key occurs at most once below.
+    pub first_dirty: Offset,
+    /// The wall clock.
+    pub now: SysTime,
+    /// How long a tombstone stays after it was first seen here.
+    pub delete_retention: Duration,
+    /// Room for the keys. If more are met, the run ends before the batch that brought them.
+    pub memory_bytes: usize,
+    /// Any number that a producer cannot know: it scatters the keys in that room.
+    pub seed: u64,
+}
+
+impl CompactOptions {
+    /// Until when a tombstone stays that is seen now.
+    fn delete_horizon(&self) -> SysTime {
+        SysTime(self.now.0.saturating_add(millis(self.delete_retention)))
+    }
+}
+
+/// What one run did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Everything below was compacted: the next run's first dirty offset, and where the prefix ends
+    /// that the kept batches replace.
+    pub until: Offset,
+    /// From this bound on, cuts read as before. [`Hlc::ZERO`] if no record is gone, and no batch:
+    /// then all do.
+    pub compacted_to: Hlc,
+    /// Batches that stay.
+    pub batches_kept: u64,
+    /// Those of them that have other bytes now.
+    pub batches_changed: u64,
+    /// Batches of which nothing stays.
+    pub batches_dropped: u64,
+    /// Records that stay, without those in batches that cannot be read.
+    pub records_kept: u64,
+    /// Records that are gone.
+    pub records_dropped: u64,
+    /// Bytes that were read to replace them.
+    pub bytes_before: u64,
+    /// Bytes that replace them.
+    pub bytes_after: u64,
+    /// Batches that could not be read and stay as they are.
+    pub unreadable: u64,
+}
+
+impl Outcome {
+    /// Whether the kept batches differ from those that are there. If not, nothing need be replaced.
+    pub fn is_change(&self) -> bool {
+        self.batches_changed > 0 || self.batches_dropped > 0
+    }
+}
+
+/// Why a log was not compacted. Nothing that was handed out of it may be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CompactError {
+    /// A batch could not be fetched, or what stays not be put away.
+    #[error(transparent)]
+    Disk(#[from] io::Error),
+    /// The log has no batch that reaches to where it is said to be compacted.
+    #[error("the log ends before its compacted part does. reached={}, until={}", .reached.0, .until.0)]
+    EndsEarly {
+        /// Where the batches end.
+        reached: Offset,
+        /// Where they should.
+        until: Offset,
+    },
+    /// Not even one batch's keys fit.
+    #[error(
+        "the keys of one batch need more memory than compaction may take. base={}, memory={memory_bytes}", .base.0
+    )]
+    Memory {
+        /// The first offset of that batch.
+        base: Offset,
+        /// What it may take.
+        memory_bytes: usize,
+    },
+}
+
+/// Compacts a log below a horizon: hands what stays of its batches to `emit`, by rising offset, from
+/// its start up to [`Outcome::until`].
+///
+/// The last batch of what is compacted is handed out even if nothing stays of it: it holds the offset
+/// at which cuts end. Batches that an earlier run has compacted, and that now lie above the horizon
+/// because somebody has pinned a moment below them, are handed out as they are.
+///
+/// # Errors
+/// [`CompactError`], also for what `emit` refuses.
+pub fn compact<S: Source>(
+    source: &S,
+    options: &CompactOptions,
+    format: &dyn Format,
+    emit: &mut dyn FnMut(Kept<S::Entry>) -> io::Result<()>,
+) -> Result<Outcome, CompactError> {
+    let index = Index::build(source, options, format)?;
+    let mut cleaning = Cleaning::new(options, format, index);
+    // The last batch that was cleaned, if nothing stays of it.
+    let mut emptied: Option<Kept<S::Entry>> = None;
+    let mut reached = options.start;
+    for stored in source.batches(options.start) {
+        let stored = stored?;
+        if stored.base >= cleaning.index.until {
+            break;
+        }
+        reached = stored.end;
+        // An earlier run went further than this one may.
+        if stored.stamp >= options.horizon {
+            if let Some(last) = emptied.take() {
+                emit(cleaning.keep(last))?;
+            }
+            emit(cleaning.pass(stored))?;
+            continue;
+        }
+        let (kept, is_empty) = cleaning.clean(stored);
+        if is_empty {
+            emptied = Some(kept);
+        } else {
+            emptied = None;
+            emit(cleaning.keep(kept))?;
+        }
+    }
+    if let Some(last) = emptied {
+        emit(cleaning.keep(last))?;
+    }
+    // Else what was not read would be lost when the prefix is replaced.
+    if reached < cleaning.index.until {
+        return Err(CompactError::EndsEarly { reached, until: cleaning.index.until });
+    }
+    Ok(cleaning.outcome())
+}
+
+/// The last offset of each key in what is dirty.
+struct Index {
+    keys: KeyMap,
+    until: Offset,
+    /// The newest stamp of what is in it.
+    newest: Hlc,
+}
+
+impl Index {
+    fn build<S: Source>(
+        source: &S,
+        options: &CompactOptions,
+        format: &dyn Format,
+    ) -> Result<Index, CompactError> {
+        let from = options.first_dirty.max(options.start);
+        let keys = KeyMap::new(options.memory_bytes, options.seed);
+        let mut index = Index { keys, until: from, newest: Hlc::ZERO };
+        for stored in source.batches(from) {
+            let stored = stored?;
+            if stored.stamp >= options.horizon {
+                break;
+            }
+            index.newest = stored.stamp;
+            if !index.add(&stored.batch, format) {
+                // The keys of it that went in supersede what is below it all the same: it stays, and
+                // lies below the horizon.
+                if index.until == from {
+                    let memory_bytes = options.memory_bytes;
+                    return Err(CompactError::Memory { base: stored.base, memory_bytes });
+                }
+                break;
+            }
+            index.until = stored.end;
+        }
+        Ok(index)
+    }
+
+    /// Whether all keys of a batch fitted. One that cannot be read has none.
+    fn add(&mut self, batch: &Bytes, format: &dyn Format) -> bool {
+        let mut fits = true;
+        let _ = format.rewrite(batch, None, &mut |record| {
+            if let Some(key) = record.key {
+                fits = fits && self.keys.put(key, record.offset);
+            }
+            true
+        });
+        fits
+    }
+
+    fn supersedes(&self, key: &[u8], offset: Offset) -> bool {
+        self.keys.last(key).is_some_and(|last| last > offset)
+    }
+}
+
+/// The second pass, in which records are dropped.
+struct Cleaning<'a> {
+    options: &'a CompactOptions,
+    format: &'a dyn Format,
+    index: Index,
+    batches_read: u64,
+    outcome: Outcome,
+}
+
+impl<'a> Cleaning<'a> {
+    fn new(options: &'a CompactOptions, format: &'a dyn Format, index: Index) -> Cleaning<'a> {
+        let outcome = Outcome {
+            until: index.until,
+            compacted_to: Hlc::ZERO,
+            batches_kept: 0,
+            batches_changed: 0,
+            batches_dropped: 0,
+            records_kept: 0,
+            records_dropped: 0,
+            bytes_before: 0,
+            bytes_after: 0,
+            unreadable: 0,
+        };
+        Cleaning { options, format, index, batches_read: 0, outcome }
+    }
+
+    /// What stays of a batch, and whether that is nothing.
+    fn clean<E>(&mut self, stored: Stored<E>) -> (Kept<E>, bool) {
+        self.read(&stored.batch);
+        // So also the stamp of the last batch, which stays: a cut from there on has the same end.
+        self.index.newest = self.index.newest.max(stored.stamp);
+        // A tombstone that the index has not seen may have something to supersede yet: it was in a
+        // batch that could not be read when it was dirty.
+        let is_indexed = stored.end > self.options.first_dirty;
+        let is_safe = self.outcome.unreadable == 0;
+        let delete_horizon = (is_indexed && is_safe).then(|| self.options.delete_horizon());
+        let (mut kept, mut dropped) = (0, 0);
+        let rewritten = self.format.rewrite(&stored.batch, delete_horizon, &mut |record| {
+            let stays = self.stays(record, is_safe);
+            *(if stays { &mut kept } else { &mut dropped }) += 1;
+            stays
+        });
+        self.outcome.records_kept += kept;
+        self.outcome.records_dropped += dropped;
+        let (batch, is_changed, is_empty) = match rewritten {
+            Ok(Rewritten::Unchanged) => (stored.batch, false, false),
+            Ok(Rewritten::Changed(batch)) => (batch, true, false),
+            Ok(Rewritten::Empty(batch)) => {
+                let is_changed = batch != stored.batch;
+                (batch, is_changed, true)
+            }
+            Err(why) => {
+                self.outcome.unreadable += 1;
+                tracing::debug!(why, base = stored.base.0, "a batch stays as it is");
+                (stored.batch, false, false)
+            }
+        };
+        (Kept { entry: stored.entry, batch, is_changed }, is_empty)
+    }
+
+    fn stays(&self, record: &KeyedRecord<'_>, is_safe: bool) -> bool {
+        let Some(key) = record.key else { return false };
+        if self.index.supersedes(key, record.offset) {
+            return false;
+        }
+        let is_due = || record.delete_horizon.is_some_and(|time| self.options.now >= time);
+        !(record.is_tombstone && is_safe && is_due())
+    }
+
+    /// A batch that this run must not touch.
+    fn pass<E>(&mut self, stored: Stored<E>) -> Kept<E> {
+        self.read(&stored.batch);
+        self.keep(Kept { entry: stored.entry, batch: stored.batch, is_changed: false })
+    }
+
+    fn read(&mut self, batch: &Bytes) {
+        self.batches_read += 1;
+        self.outcome.bytes_before += batch.len() as u64;
+    }
+
+    fn keep<E>(&mut self, kept: Kept<E>) -> Kept<E> {
+        self.outcome.batches_kept += 1;
+        self.outcome.batches_changed += u64::from(kept.is_changed);
+        self.outcome.bytes_after += kept.batch.len() as u64;
+        kept
+    }
+
+    fn outcome(self) -> Outcome {
+        let batches_dropped = self.batches_read - self.outcome.batches_kept;
+        let is_less = self.outcome.records_dropped > 0 || batches_dropped > 0;
+        let compacted_to = if is_less { self.index.newest.next() } else { Hlc::ZERO };
+        Outcome { batches_dropped, compacted_to, ..self.outcome }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
