@@ -7,7 +7,7 @@
 //! Memory is bounded: a frame's buffer grows as its bytes arrive, out of a budget that all
 //! connections share, and a connection whose client does not read is not read from.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use crate::answer::Chunk;
 use crate::core::Kafka;
 use crate::extension;
-use crate::file_run::FileRun;
+use crate::file_run::{LoadError, load_first};
 use crate::frame_memory::{FrameBuffer, LARGE_BYTES_MIN};
 use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, header, route};
@@ -151,6 +151,10 @@ enum ConnectionError {
     Stalled,
     #[error("there is no room for the client's request now")]
     NoRoom,
+    #[error("an answer broke off at a payload that is not what was written")]
+    Rotten,
+    #[error("an answer broke off, for the journal cannot be read: {0}")]
+    Disk(io::Error),
 }
 
 impl ConnectionError {
@@ -419,40 +423,43 @@ impl Connection {
     async fn answer(&self, answer: Option<crate::answer::Answer>) -> Result<(), ConnectionError> {
         let Some(answer) = answer else { return Ok(()) };
         add(&self.kafka.metrics().bytes_out, answer.len() as u64 + 4);
-        let mut chunks = VecDeque::from(answer.into_frame());
-        while let Some(chunk) = chunks.front() {
-            match chunk {
-                Chunk::Bytes(_) => self.write_bytes(&mut chunks).await?,
-                Chunk::File { .. } => self.write_files(&mut chunks).await?,
+        let mut chunks = answer.into_frame();
+        while !chunks.is_empty() {
+            match load_first(&mut chunks, &self.kafka.buffers).await {
+                Ok(Some(loaded)) => self.write_chunks(vec![Chunk::Loaded(loaded)]).await?,
+                Ok(None) => {
+                    let in_memory = |chunk: &&Chunk| !matches!(chunk, Chunk::File { .. });
+                    let count = chunks.iter().take_while(in_memory).count();
+                    self.write_chunks(chunks.drain(..count).collect()).await?;
+                }
+                Err(LoadError::Rotten(rotten)) => {
+                    // Its beginning may be out already: the client must not take it for an answer.
+                    self.kafka.found_rotten(&rotten);
+                    return Err(ConnectionError::Rotten);
+                }
+                Err(LoadError::Io(error)) => return Err(ConnectionError::Disk(error)),
             }
         }
         Ok(())
     }
 
-    /// Writes the chunks in memory that stand first.
-    async fn write_bytes(&self, chunks: &mut VecDeque<Chunk>) -> Result<(), ConnectionError> {
-        let run = chunks.iter().take_while(|chunk| matches!(chunk, Chunk::Bytes(_))).count();
-        let run: Vec<Bytes> = chunks
-            .drain(..run)
-            .filter_map(|chunk| match chunk {
-                Chunk::Bytes(bytes) => Some(bytes),
-                Chunk::File { .. } => None,
-            })
-            .collect();
-        self.write_all(&mut run.iter().map(|bytes| io::IoSlice::new(bytes)).collect::<Vec<_>>())
-            .await
-    }
-
-    /// Loads the run of the journal that the first chunks come from, and writes them.
-    async fn write_files(&self, chunks: &mut VecDeque<Chunk>) -> Result<(), ConnectionError> {
-        let Some(run) = FileRun::take(chunks) else { return Ok(()) };
-        let (run, buffer) = run.load(self.kafka.buffers.take()).await?;
-        let bytes = buffer.bytes();
-        let mut slices: Vec<_> =
-            run.parts.iter().map(|part| io::IoSlice::new(&bytes[part.clone()])).collect();
-        let written = self.write_all(&mut slices).await;
-        self.kafka.buffers.put(buffer);
-        written
+    /// Writes chunks that are in memory.
+    async fn write_chunks(&self, chunks: Vec<Chunk>) -> Result<(), ConnectionError> {
+        let mut slices = Vec::with_capacity(chunks.len());
+        for chunk in &chunks {
+            match chunk {
+                Chunk::Bytes(bytes) => slices.push(io::IoSlice::new(bytes)),
+                Chunk::Loaded(loaded) => slices.extend(loaded.slices().map(io::IoSlice::new)),
+                Chunk::File { .. } => unreachable!("what is in a file is loaded before"),
+            }
+        }
+        self.write_all(&mut slices).await?;
+        for chunk in chunks {
+            if let Chunk::Loaded(loaded) = chunk {
+                self.kafka.buffers.put(loaded);
+            }
+        }
+        Ok(())
     }
 
     async fn write_all(&self, slices: &mut [io::IoSlice<'_>]) -> Result<(), ConnectionError> {

@@ -13,8 +13,9 @@ use crate::format::KafkaFormat;
 use crate::frame_memory::FrameMemory;
 use crate::group_log::EngineGroupLog;
 use crate::groups::{Coordinator, Options as GroupOptions};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, add};
 use crate::moments::Moments;
+use crate::rot::{Rot, Rotten};
 
 /// Where clients are told to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +106,8 @@ pub struct Kafka {
     pub(crate) buffers: Buffers,
     /// Memory for large requests.
     pub(crate) frames: FrameMemory,
+    /// What of the journal is known to be rotten.
+    pub(crate) rot: Rot,
     bound: OnceLock<SocketAddr>,
     metrics: Metrics,
 }
@@ -161,6 +164,7 @@ impl Kafka {
             arriving: Arc::new(Semaphore::new((options.requests_bytes_max >> 10).max(1))),
             buffers: Buffers::default(),
             frames: FrameMemory::default(),
+            rot: Rot::default(),
             bound: OnceLock::new(),
             metrics: Metrics::default(),
             options,
@@ -170,6 +174,12 @@ impl Kafka {
     /// Counters.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Counts and remembers a payload that was read and is not what was written.
+    pub(crate) fn found_rotten(&self, rotten: &Rotten) {
+        add(&self.metrics.rotten_reads, 1);
+        self.rot.note(rotten);
     }
 
     /// Says where the listener is bound.
