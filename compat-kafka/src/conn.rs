@@ -4,8 +4,10 @@
 //! overlap: each takes its place in the journal's queue before the next is looked at, and their
 //! answers wait for the disk together.
 //!
-//! Memory is bounded: a frame's buffer grows as its bytes arrive, out of a budget that all
-//! connections share, and a connection whose client does not read is not read from.
+//! Memory is bounded: a large frame's buffer grows as its bytes arrive, out of a budget that all
+//! connections share; small frames have a budget of their own, so that large ones cannot keep them
+//! out; and a connection whose client does not read is not read from. One small frame a connection
+//! needs no budget: whoever waits for others can always be served.
 
 use std::collections::HashMap;
 use std::io;
@@ -190,19 +192,29 @@ struct Large {
 }
 
 impl Reader {
-    /// The next frame; `None` when the client has ended the connection between two frames.
+    /// The next frame; `None` when the client has ended the connection between two frames, or was
+    /// idle for too long. A connection that is `busy` serving is not idle.
     async fn next(
         &mut self,
         kafka: &Kafka,
         stream: &TcpStream,
+        busy: bool,
     ) -> Result<Option<Frame>, ConnectionError> {
         loop {
+            if busy {
+                self.count_small(kafka).await?;
+            }
             if let Some(bytes) = self.whole(kafka)? {
                 return Ok(Some(Frame { bytes, share: self.share.take() }));
             }
             self.make_room(kafka).await?;
             let idle = self.large.is_none() && self.buffer.is_empty();
-            let limit = if idle { kafka.options.idle_max } else { STALL_MAX };
+            let limit = match (idle, busy) {
+                (false, _) => STALL_MAX,
+                (true, false) => kafka.options.idle_max,
+                // It waits for us. The time that it may be idle begins with its answer.
+                (true, true) => Duration::MAX,
+            };
             match tokio::time::timeout(limit, stream.readable()).await {
                 Ok(ready) => ready?,
                 Err(_) if idle => return Ok(None),
@@ -228,6 +240,21 @@ impl Reader {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Has a small frame that is here take its share of the budget, once there is room.
+    async fn count_small(&mut self, kafka: &Kafka) -> Result<(), ConnectionError> {
+        if self.large.is_some() || self.share.is_some() {
+            return Ok(());
+        }
+        let Some(length) = self.announced(kafka)? else { return Ok(()) };
+        if self.buffer.len() < 4 + length {
+            return Ok(());
+        }
+        let units = length.div_ceil(1 << 10) as u32;
+        let share = Arc::clone(&kafka.pipelined).acquire_many_owned(units).await;
+        self.share = Some(share.map_err(|_| ConnectionError::NoRoom)?);
+        Ok(())
     }
 
     /// The frame at the front, if all of it is here. Begins a large one.
@@ -349,12 +376,13 @@ impl Connection {
                 (false, true) => DRAIN_MAX,
                 (false, false) => NEWS_MAX,
             };
+            let busy = !in_flight.is_empty();
             tokio::select! {
                 biased;
-                Some(served) = in_flight.next(), if !in_flight.is_empty() => {
+                Some(served) = in_flight.next(), if busy => {
                     connection.answer(served?).await?;
                 }
-                frame = reader.next(&connection.kafka, &connection.stream), if waiting.is_none() => {
+                frame = reader.next(&connection.kafka, &connection.stream, busy), if waiting.is_none() => {
                     match frame? {
                         Some(frame) => waiting = Some(connection.open(frame)?),
                         None => return Ok(()),

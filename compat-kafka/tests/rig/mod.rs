@@ -9,6 +9,8 @@
     reason = "each test file uses its part"
 )]
 
+pub mod hanging;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -27,7 +29,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
 use kafka_records::{BatchBuilder, Codec};
 use storage::disk::Disk;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -73,7 +75,7 @@ impl Rig {
     }
 
     pub async fn connect(&self) -> Wire {
-        Wire(TcpStream::connect(self.address).await.unwrap())
+        Wire::connect(self.address).await
     }
 }
 
@@ -93,12 +95,11 @@ pub fn frame<R: Request>(version: i16, request: &R) -> Vec<u8> {
     [&(body.len() as i32).to_be_bytes(), &body[..]].concat()
 }
 
-impl Wire {
-    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(bytes).await
-    }
+/// The answers that come over a connection, or a half of one.
+pub struct Answers<S>(pub S);
 
-    pub async fn answer<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
+impl<S: AsyncRead + Unpin> Answers<S> {
+    pub async fn next<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
         let mut bytes = tokio::time::timeout(PATIENCE, async {
             let length = self.0.read_u32().await?;
             let mut bytes = vec![0; length as usize];
@@ -109,6 +110,20 @@ impl Wire {
         .expect("an answer comes, or the end")?;
         ResponseHeader::decode(&mut bytes, R::Response::header_version(version)).unwrap();
         Ok(R::Response::decode(&mut bytes, version).unwrap())
+    }
+}
+
+impl Wire {
+    pub async fn connect(address: SocketAddr) -> Wire {
+        Wire(TcpStream::connect(address).await.unwrap())
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes).await
+    }
+
+    pub async fn answer<R: Request>(&mut self, version: i16) -> io::Result<R::Response> {
+        Answers(&mut self.0).next::<R>(version).await
     }
 
     pub async fn ask<R: Request>(&mut self, version: i16, request: &R) -> io::Result<R::Response> {
