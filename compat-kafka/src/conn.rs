@@ -32,8 +32,8 @@ use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, header, route};
 use crate::{apis, routes};
 
-/// What is read at once while frames are small.
-const READ_BYTES: usize = 64 << 10;
+/// What is read at once while frames are small: they lie together in blocks of about this.
+pub(crate) const READ_BYTES: usize = 64 << 10;
 /// How much more of the budget a large frame takes at once, in KiB.
 const STEP_UNITS: u32 = 1 << 10;
 /// Up to here a frame's buffer is made in one piece when the frame begins; the memory is touched

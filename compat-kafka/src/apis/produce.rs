@@ -17,6 +17,7 @@ use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_records::{BatchHeader, Codec, HEADER_BYTES, check, time_range};
 
+use crate::conn::READ_BYTES;
 use crate::core::Kafka;
 use crate::error_code::{batch_error, engine_error};
 use crate::format::producer_note;
@@ -46,6 +47,7 @@ struct Slot {
 }
 
 pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> Served {
+    let frame_bytes = body.len();
     let request = decode::<ProduceRequest>(&context, body)?;
     let durability = match request.acks {
         -1 => Durability::Synced,
@@ -74,7 +76,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
                 .with_index(partition.index)
                 .with_base_offset(-1);
             let taken = match &found {
-                Ok(topic) => take(&kafka, topic, partition, transactional),
+                Ok(topic) => take(&kafka, topic, partition, transactional, frame_bytes),
                 Err(refused) => Err(Refused::new(refused.error, refused.message.clone())),
             };
             partitions.push(match (taken, &found) {
@@ -214,6 +216,7 @@ fn take(
     topic: &Topic,
     data: PartitionProduceData,
     transactional: bool,
+    frame_bytes: usize,
 ) -> Result<(u32, Batch), Refused> {
     topic
         .partition(data.index)
@@ -256,13 +259,19 @@ fn take(
     let batch = Batch {
         payload: Payload {
             head: Head::new(&records[..HEADER_BYTES]),
-            rest: records.slice(HEADER_BYTES..),
+            rest: own_if_small(records.slice(HEADER_BYTES..), frame_bytes),
         },
         count: header.record_count as u32,
         times,
         producer: producer_note(&header),
     };
     Ok((data.index as u32, batch))
+}
+
+/// A copy of `part` if it is but a small part of the memory that it lies in: as the newest part of
+/// its log it outlives the request, and would keep all of that memory, uncounted.
+fn own_if_small(part: Bytes, frame_bytes: usize) -> Bytes {
+    if part.len() < frame_bytes.max(READ_BYTES) / 4 { Bytes::copy_from_slice(&part) } else { part }
 }
 
 fn times_of(
@@ -301,4 +310,28 @@ fn check_times(
         return Err(Refused::new(ResponseError::InvalidTimestamp, message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
+        for (frame_bytes, part_bytes, copied) in [
+            (1 << 20, 1 << 10, true),
+            (1 << 20, (256 << 10) - 1, true),
+            (1 << 20, 256 << 10, false),
+            (1 << 20, 1 << 20, false),
+            // Small frames lie together in a block.
+            (200, 100, true),
+            (READ_BYTES / 2, READ_BYTES / 4, false),
+        ] {
+            let frame = Bytes::from(vec![7; frame_bytes]);
+            let part = frame.slice(frame_bytes - part_bytes..);
+            let own = own_if_small(part.clone(), frame_bytes);
+            assert_eq!(own, part);
+            assert_eq!(own.as_ptr() != part.as_ptr(), copied, "{part_bytes} of {frame_bytes}");
+        }
+    }
 }
