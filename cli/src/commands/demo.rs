@@ -65,7 +65,19 @@ struct Quake {
     place: String,
 }
 
+/// Shows it, and tidies up also when a signal ends it before.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate()).context("listen for signals")?;
+    let stay = args.stay;
+    tokio::select! {
+        shown = show_all(args) => shown,
+        ended = tokio::signal::ctrl_c() => ended.context("listen for signals"),
+        _ = terminated.recv() => Ok(()),
+    }
+    .and_then(|()| if stay { Ok(()) } else { Ok(()) })
+}
+
+async fn show_all(args: Args) -> anyhow::Result<()> {
     let temporary = match args.data_dir {
         Some(_) => None,
         None => Some(TemporaryDirectory::make()?),
@@ -227,8 +239,10 @@ impl Server {
             .arg("--data-dir")
             .arg(directory)
             .args(["--kafka", kafka, "--zookeeper", "off", "--http", "off"])
+            .arg("--end-with-input")
             .env("FREEZEFRAME_LOG", "warn")
-            .stdin(Stdio::null())
+            // Never written to; it ends with this process, however that ends.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .context("start the server")?;
