@@ -8,6 +8,7 @@
 mod admin;
 mod broker;
 mod config;
+mod descriptors;
 mod listen;
 pub mod logging;
 mod metrics;

@@ -65,6 +65,7 @@ fn kafka(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
         ("produced_records", "Records produced", &metrics.records_produced),
         ("produced_bytes", "Bytes of batches produced", &metrics.bytes_produced),
         ("fetched_bytes", "Bytes of batches fetched", &metrics.bytes_fetched),
+        ("rotten_reads", "Batches that the disk gave back damaged", &metrics.rotten_reads),
     ];
     for (name, help, count) in counters {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;

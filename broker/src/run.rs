@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::broker::{Broker, Running};
 use crate::config::Config;
+use crate::descriptors;
 
 /// Threads that blocked on something are kept this long for the next time.
 const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
@@ -27,6 +28,7 @@ pub fn run(
         tracing::warn!("{warning}");
     }
     tell_devices();
+    descriptors::raise();
     let runtime = runtime().context("start the runtime")?;
     let ended = runtime.block_on(serve(config, ready));
     runtime.shutdown_timeout(RUNTIME_END_MAX);

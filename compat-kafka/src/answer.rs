@@ -1,10 +1,14 @@
 //! An answer on its way to the socket: bytes of ours, slices of payloads, and ranges of files, none
 //! of them copied together.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use engine::{Piece, PieceData, Segment};
+
+use crate::file_run::{Buffers, LoadError, Loaded, load_first};
+use crate::rot::Seal;
 
 /// A run of bytes of an answer.
 #[derive(Debug)]
@@ -19,13 +23,17 @@ pub(crate) enum Chunk {
         position: u64,
         /// How many bytes.
         length: usize,
+        /// What the payload must be that ends here.
+        seal: Seal,
     },
+    /// In a file of the journal, and loaded.
+    Loaded(Loaded),
 }
 
 /// The answer to a request, without its length.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
-    chunks: Vec<Chunk>,
+    chunks: VecDeque<Chunk>,
     /// What was written since the last chunk that is not ours.
     tail: BytesMut,
     length: usize,
@@ -50,20 +58,21 @@ impl Answer {
             PieceData::Memory(payload) => {
                 self.tail.extend_from_slice(payload.head.as_slice());
                 self.cut_tail();
-                self.chunks.push(Chunk::Bytes(payload.rest));
+                self.chunks.push_back(Chunk::Bytes(payload.rest));
             }
             PieceData::File(segment) => {
                 self.cut_tail();
                 let length = piece.entry.length as usize;
                 let position = piece.entry.position;
-                self.chunks.push(Chunk::File { segment, position, length });
+                let seal = Seal::of(&piece.entry);
+                self.chunks.push_back(Chunk::File { segment, position, length, seal });
             }
         }
     }
 
     fn cut_tail(&mut self) {
         if !self.tail.is_empty() {
-            self.chunks.push(Chunk::Bytes(self.tail.split().freeze()));
+            self.chunks.push_back(Chunk::Bytes(self.tail.split().freeze()));
         }
     }
 
@@ -72,13 +81,26 @@ impl Answer {
         self.length
     }
 
+    /// Loads the first run of a file that is in it, so that it goes out with what stands before
+    /// it; and if it is rotten, nothing has gone out yet.
+    ///
+    /// # Errors
+    /// What is left is no answer.
+    pub(crate) async fn load_first(&mut self, buffers: &Buffers) -> Result<(), LoadError> {
+        let in_file = |chunk: &Chunk| matches!(chunk, Chunk::File { .. });
+        let Some(first) = self.chunks.iter().position(in_file) else { return Ok(()) };
+        let mut rest = self.chunks.split_off(first);
+        let loaded = load_first(&mut rest, buffers).await?;
+        self.chunks.extend(loaded.map(Chunk::Loaded));
+        self.chunks.append(&mut rest);
+        Ok(())
+    }
+
     /// Its chunks, behind a frame's length.
-    pub(crate) fn into_frame(mut self) -> Vec<Chunk> {
+    pub(crate) fn into_frame(mut self) -> VecDeque<Chunk> {
         self.cut_tail();
         let length = Bytes::copy_from_slice(&(self.length as u32).to_be_bytes());
-        let mut chunks = Vec::with_capacity(self.chunks.len() + 1);
-        chunks.push(Chunk::Bytes(length));
-        chunks.append(&mut self.chunks);
-        chunks
+        self.chunks.push_front(Chunk::Bytes(length));
+        self.chunks
     }
 }

@@ -4,10 +4,12 @@
 //! overlap: each takes its place in the journal's queue before the next is looked at, and their
 //! answers wait for the disk together.
 //!
-//! Memory is bounded: a frame's buffer grows as its bytes arrive, out of a budget that all
-//! connections share, and a connection whose client does not read is not read from.
+//! Memory is bounded: a large frame's buffer grows as its bytes arrive, out of a budget that all
+//! connections share; small frames have a budget of their own, so that large ones cannot keep them
+//! out; and a connection whose client does not read is not read from. One small frame a connection
+//! needs no budget: whoever waits for others can always be served.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,14 +26,14 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use crate::answer::Chunk;
 use crate::core::Kafka;
 use crate::extension;
-use crate::file_run::FileRun;
+use crate::file_run::{LoadError, load_first};
 use crate::frame_memory::{FrameBuffer, LARGE_BYTES_MIN};
 use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, header, route};
 use crate::{apis, routes};
 
-/// What is read at once while frames are small.
-const READ_BYTES: usize = 64 << 10;
+/// What is read at once while frames are small: they lie together in blocks of about this.
+pub(crate) const READ_BYTES: usize = 64 << 10;
 /// How much more of the budget a large frame takes at once, in KiB.
 const STEP_UNITS: u32 = 1 << 10;
 /// Up to here a frame's buffer is made in one piece when the frame begins; the memory is touched
@@ -151,6 +153,10 @@ enum ConnectionError {
     Stalled,
     #[error("there is no room for the client's request now")]
     NoRoom,
+    #[error("an answer broke off at a payload that is not what was written")]
+    Rotten,
+    #[error("an answer broke off, for the journal cannot be read: {0}")]
+    Disk(io::Error),
 }
 
 impl ConnectionError {
@@ -186,19 +192,29 @@ struct Large {
 }
 
 impl Reader {
-    /// The next frame; `None` when the client has ended the connection between two frames.
+    /// The next frame; `None` when the client has ended the connection between two frames, or was
+    /// idle for too long. A connection that is `busy` serving is not idle.
     async fn next(
         &mut self,
         kafka: &Kafka,
         stream: &TcpStream,
+        busy: bool,
     ) -> Result<Option<Frame>, ConnectionError> {
         loop {
+            if busy {
+                self.count_small(kafka).await?;
+            }
             if let Some(bytes) = self.whole(kafka)? {
                 return Ok(Some(Frame { bytes, share: self.share.take() }));
             }
             self.make_room(kafka).await?;
             let idle = self.large.is_none() && self.buffer.is_empty();
-            let limit = if idle { kafka.options.idle_max } else { STALL_MAX };
+            let limit = match (idle, busy) {
+                (false, _) => STALL_MAX,
+                (true, false) => kafka.options.idle_max,
+                // It waits for us. The time that it may be idle begins with its answer.
+                (true, true) => Duration::MAX,
+            };
             match tokio::time::timeout(limit, stream.readable()).await {
                 Ok(ready) => ready?,
                 Err(_) if idle => return Ok(None),
@@ -224,6 +240,21 @@ impl Reader {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Has a small frame that is here take its share of the budget, once there is room.
+    async fn count_small(&mut self, kafka: &Kafka) -> Result<(), ConnectionError> {
+        if self.large.is_some() || self.share.is_some() {
+            return Ok(());
+        }
+        let Some(length) = self.announced(kafka)? else { return Ok(()) };
+        if self.buffer.len() < 4 + length {
+            return Ok(());
+        }
+        let units = length.div_ceil(1 << 10) as u32;
+        let share = Arc::clone(&kafka.pipelined).acquire_many_owned(units).await;
+        self.share = Some(share.map_err(|_| ConnectionError::NoRoom)?);
+        Ok(())
     }
 
     /// The frame at the front, if all of it is here. Begins a large one.
@@ -345,12 +376,13 @@ impl Connection {
                 (false, true) => DRAIN_MAX,
                 (false, false) => NEWS_MAX,
             };
+            let busy = !in_flight.is_empty();
             tokio::select! {
                 biased;
-                Some(served) = in_flight.next(), if !in_flight.is_empty() => {
+                Some(served) = in_flight.next(), if busy => {
                     connection.answer(served?).await?;
                 }
-                frame = reader.next(&connection.kafka, &connection.stream), if waiting.is_none() => {
+                frame = reader.next(&connection.kafka, &connection.stream, busy), if waiting.is_none() => {
                     match frame? {
                         Some(frame) => waiting = Some(connection.open(frame)?),
                         None => return Ok(()),
@@ -419,40 +451,43 @@ impl Connection {
     async fn answer(&self, answer: Option<crate::answer::Answer>) -> Result<(), ConnectionError> {
         let Some(answer) = answer else { return Ok(()) };
         add(&self.kafka.metrics().bytes_out, answer.len() as u64 + 4);
-        let mut chunks = VecDeque::from(answer.into_frame());
-        while let Some(chunk) = chunks.front() {
-            match chunk {
-                Chunk::Bytes(_) => self.write_bytes(&mut chunks).await?,
-                Chunk::File { .. } => self.write_files(&mut chunks).await?,
+        let mut chunks = answer.into_frame();
+        while !chunks.is_empty() {
+            match load_first(&mut chunks, &self.kafka.buffers).await {
+                Ok(Some(loaded)) => self.write_chunks(vec![Chunk::Loaded(loaded)]).await?,
+                Ok(None) => {
+                    let in_memory = |chunk: &&Chunk| !matches!(chunk, Chunk::File { .. });
+                    let count = chunks.iter().take_while(in_memory).count();
+                    self.write_chunks(chunks.drain(..count).collect()).await?;
+                }
+                Err(LoadError::Rotten(rotten)) => {
+                    // Its beginning may be out already: the client must not take it for an answer.
+                    self.kafka.found_rotten(&rotten);
+                    return Err(ConnectionError::Rotten);
+                }
+                Err(LoadError::Io(error)) => return Err(ConnectionError::Disk(error)),
             }
         }
         Ok(())
     }
 
-    /// Writes the chunks in memory that stand first.
-    async fn write_bytes(&self, chunks: &mut VecDeque<Chunk>) -> Result<(), ConnectionError> {
-        let run = chunks.iter().take_while(|chunk| matches!(chunk, Chunk::Bytes(_))).count();
-        let run: Vec<Bytes> = chunks
-            .drain(..run)
-            .filter_map(|chunk| match chunk {
-                Chunk::Bytes(bytes) => Some(bytes),
-                Chunk::File { .. } => None,
-            })
-            .collect();
-        self.write_all(&mut run.iter().map(|bytes| io::IoSlice::new(bytes)).collect::<Vec<_>>())
-            .await
-    }
-
-    /// Loads the run of the journal that the first chunks come from, and writes them.
-    async fn write_files(&self, chunks: &mut VecDeque<Chunk>) -> Result<(), ConnectionError> {
-        let Some(run) = FileRun::take(chunks) else { return Ok(()) };
-        let (run, buffer) = run.load(self.kafka.buffers.take()).await?;
-        let bytes = buffer.bytes();
-        let mut slices: Vec<_> =
-            run.parts.iter().map(|part| io::IoSlice::new(&bytes[part.clone()])).collect();
-        let written = self.write_all(&mut slices).await;
-        self.kafka.buffers.put(buffer);
-        written
+    /// Writes chunks that are in memory.
+    async fn write_chunks(&self, chunks: Vec<Chunk>) -> Result<(), ConnectionError> {
+        let mut slices = Vec::with_capacity(chunks.len());
+        for chunk in &chunks {
+            match chunk {
+                Chunk::Bytes(bytes) => slices.push(io::IoSlice::new(bytes)),
+                Chunk::Loaded(loaded) => slices.extend(loaded.slices().map(io::IoSlice::new)),
+                Chunk::File { .. } => unreachable!("what is in a file is loaded before"),
+            }
+        }
+        self.write_all(&mut slices).await?;
+        for chunk in chunks {
+            if let Chunk::Loaded(loaded) = chunk {
+                self.kafka.buffers.put(loaded);
+            }
+        }
+        Ok(())
     }
 
     async fn write_all(&self, slices: &mut [io::IoSlice<'_>]) -> Result<(), ConnectionError> {

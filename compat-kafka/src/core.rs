@@ -13,8 +13,12 @@ use crate::format::KafkaFormat;
 use crate::frame_memory::FrameMemory;
 use crate::group_log::EngineGroupLog;
 use crate::groups::{Coordinator, Options as GroupOptions};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, add};
 use crate::moments::Moments;
+use crate::rot::{Rot, Rotten};
+
+/// Small requests may take this part of what large ones may.
+const SMALL_PART: usize = 4;
 
 /// Where clients are told to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +52,8 @@ pub struct KafkaOptions {
     pub connections_max: usize,
     /// The most connections from one address (`max.connections.per.ip`).
     pub connections_per_ip_max: usize,
-    /// The most bytes of requests that have arrived and were not answered
-    /// (`queued.max.request.bytes`).
+    /// The most bytes of large requests that have arrived and were not answered; small ones that
+    /// are pipelined may take a quarter as much besides (`queued.max.request.bytes`).
     pub requests_bytes_max: usize,
     /// A connection that is idle for longer is closed (`connections.max.idle.ms`).
     pub idle_max: Duration,
@@ -99,12 +103,16 @@ pub struct Kafka {
     pub(crate) groups: Coordinator,
     pub(crate) moments: Moments,
     pub(crate) format: KafkaFormat,
-    /// Bytes of requests that have arrived, in KiB.
+    /// Bytes of large requests that have arrived, in KiB.
     pub(crate) arriving: Arc<Semaphore>,
+    /// Bytes of small requests that came before an earlier one was answered, in KiB.
+    pub(crate) pipelined: Arc<Semaphore>,
     /// Memory for what is read from the journal's files.
     pub(crate) buffers: Buffers,
     /// Memory for large requests.
     pub(crate) frames: FrameMemory,
+    /// What of the journal is known to be rotten.
+    pub(crate) rot: Rot,
     bound: OnceLock<SocketAddr>,
     metrics: Metrics,
 }
@@ -158,9 +166,11 @@ impl Kafka {
             groups,
             moments: Moments::default(),
             format: KafkaFormat { unpacked_bytes_max: options.unpacked_bytes_max },
-            arriving: Arc::new(Semaphore::new((options.requests_bytes_max >> 10).max(1))),
+            arriving: budget(options.requests_bytes_max),
+            pipelined: budget(options.requests_bytes_max / SMALL_PART),
             buffers: Buffers::default(),
             frames: FrameMemory::default(),
+            rot: Rot::default(),
             bound: OnceLock::new(),
             metrics: Metrics::default(),
             options,
@@ -170,6 +180,12 @@ impl Kafka {
     /// Counters.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Counts and remembers a payload that was read and is not what was written.
+    pub(crate) fn found_rotten(&self, rotten: &Rotten) {
+        add(&self.metrics.rotten_reads, 1);
+        self.rot.note(rotten);
     }
 
     /// Says where the listener is bound.
@@ -217,6 +233,11 @@ impl Kafka {
     pub fn close(&self) {
         self.groups.close();
     }
+}
+
+/// Room for so many bytes, in KiB.
+fn budget(bytes: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new((bytes >> 10).clamp(1, Semaphore::MAX_PERMITS)))
 }
 
 impl std::fmt::Debug for Kafka {

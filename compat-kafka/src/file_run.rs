@@ -1,4 +1,5 @@
-//! Chunks of an answer that lie near each other in one file of the journal: loaded together.
+//! Chunks of an answer that lie near each other in one file of the journal: loaded together, and
+//! compared with the checksums of their entries while they are at hand.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,6 +10,7 @@ use engine::{LoadBuffer, Segment};
 use parking_lot::Mutex;
 
 use crate::answer::Chunk;
+use crate::rot::{Rotten, Seal};
 
 /// How much is loaded at once.
 const RUN_BYTES_MAX: usize = 1 << 20;
@@ -20,39 +22,85 @@ const BUFFERS_KEPT: usize = 8;
 pub(crate) struct Buffers(Mutex<Vec<LoadBuffer>>);
 
 impl Buffers {
-    pub(crate) fn take(&self) -> LoadBuffer {
+    fn take(&self) -> LoadBuffer {
         self.0.lock().pop().unwrap_or_default()
     }
 
-    pub(crate) fn put(&self, buffer: LoadBuffer) {
+    /// Takes the buffer of a run that was sent.
+    pub(crate) fn put(&self, loaded: Loaded) {
         let mut kept = self.0.lock();
         if kept.len() < BUFFERS_KEPT {
-            kept.push(buffer);
+            kept.push(loaded.buffer);
         }
     }
 }
 
+/// Why a run cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Rotten(#[from] Rotten),
+}
+
 /// A run of the journal, and the parts of it that are asked for.
-pub(crate) struct FileRun {
+struct FileRun {
     segment: Arc<Segment>,
     position: u64,
     length: usize,
-    pub(crate) parts: Vec<Range<usize>>,
+    parts: Vec<Part>,
+}
+
+/// A payload within a run, or the piece of a long one that lies in it.
+struct Part {
+    range: Range<usize>,
+    /// What was read of the payload in earlier runs.
+    seal: Seal,
+    is_last: bool,
+}
+
+/// A run in memory, of which nothing is known to be rotten.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    parts: Vec<Range<usize>>,
+    buffer: LoadBuffer,
+}
+
+impl Loaded {
+    /// What was asked for.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(|part| &self.buffer.bytes()[part.clone()])
+    }
+}
+
+/// Loads the chunks that stand first and lie in one run, and takes them away; a long one in pieces.
+/// `None` if what stands first is in memory.
+pub(crate) async fn load_first(
+    chunks: &mut VecDeque<Chunk>,
+    buffers: &Buffers,
+) -> Result<Option<Loaded>, LoadError> {
+    let Some(run) = FileRun::take(chunks) else { return Ok(None) };
+    let (loaded, carried) = run.load(buffers.take()).await?;
+    if let (Some(carried), Some(Chunk::File { seal, .. })) = (carried, chunks.front_mut()) {
+        *seal = carried;
+    }
+    Ok(Some(loaded))
 }
 
 impl FileRun {
-    /// Takes the chunks that stand first and lie in one run; a long chunk in pieces.
-    pub(crate) fn take(chunks: &mut VecDeque<Chunk>) -> Option<FileRun> {
+    fn take(chunks: &mut VecDeque<Chunk>) -> Option<FileRun> {
         let Some(Chunk::File { segment, position, .. }) = chunks.front() else { return None };
         let (segment, start) = (Arc::clone(segment), *position);
         let mut run = FileRun { segment, position: start, length: 0, parts: Vec::new() };
-        while let Some(Chunk::File { segment, position, length }) = chunks.front_mut() {
+        while let Some(Chunk::File { segment, position, length, seal }) = chunks.front_mut() {
             let Some(from) = position.checked_sub(start).map(|from| from as usize) else { break };
             if !Arc::ptr_eq(segment, &run.segment) || from >= RUN_BYTES_MAX {
                 break;
             }
             let taken = (*length).min(RUN_BYTES_MAX - from);
-            run.parts.push(from..from + taken);
+            let (range, is_last) = (from..from + taken, taken == *length);
+            run.parts.push(Part { range, seal: *seal, is_last });
             run.length = from + taken;
             *position += taken as u64;
             *length -= taken;
@@ -65,14 +113,31 @@ impl FileRun {
     }
 
     /// Reads the run: at once if it is in the page cache, else on a thread that may wait for disks.
-    pub(crate) async fn load(self, mut buffer: LoadBuffer) -> io::Result<(FileRun, LoadBuffer)> {
+    /// Says what was read of a payload that goes on behind it.
+    async fn load(self, mut buffer: LoadBuffer) -> Result<(Loaded, Option<Seal>), LoadError> {
         if self.segment.load_cached(&mut buffer, self.position, self.length)? {
-            return Ok((self, buffer));
+            return self.checked(buffer);
         }
         let loading = tokio::task::spawn_blocking(move || {
             self.segment.load(&mut buffer, self.position, self.length)?;
-            Ok((self, buffer))
+            self.checked(buffer)
         });
         loading.await.map_err(io::Error::other)?
+    }
+
+    fn checked(self, buffer: LoadBuffer) -> Result<(Loaded, Option<Seal>), LoadError> {
+        let mut carried = None;
+        for part in &self.parts {
+            let mut seal = part.seal;
+            seal.read(&buffer.bytes()[part.range.clone()]);
+            if !part.is_last {
+                carried = Some(seal);
+            } else if !seal.holds() {
+                let position = self.position + part.range.start as u64;
+                return Err(seal.broken(&self.segment.name, position).into());
+            }
+        }
+        let parts = self.parts.into_iter().map(|part| part.range).collect();
+        Ok((Loaded { parts, buffer }, carried))
     }
 }

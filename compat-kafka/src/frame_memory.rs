@@ -31,7 +31,9 @@ impl FrameMemory {
     pub(crate) fn take(&self, length: usize) -> FrameBuffer {
         let mut kept = self.0.lock();
         // Mostly all are of one size; the newest is the warmest.
-        let fits = kept.buffers.iter().rposition(|buffer| buffer.len() >= length);
+        // Not one that is far too long: a payload in it would keep all of it.
+        let fit = length..=2 * length.max(LARGE_BYTES_MIN);
+        let fits = kept.buffers.iter().rposition(|buffer| fit.contains(&buffer.len()));
         let bytes = match fits {
             Some(index) => {
                 let buffer = kept.buffers.swap_remove(index);
@@ -101,6 +103,14 @@ mod tests {
         drop(part);
         assert_eq!(memory.0.lock().bytes, LARGE_BYTES_MIN);
         assert_eq!(memory.take(LARGE_BYTES_MIN).bytes[0], 7, "it is the same one");
+    }
+
+    #[test]
+    fn a_short_frame_does_not_take_a_long_buffer() {
+        let memory = FrameMemory::default();
+        drop(memory.take(2 << 20));
+        assert_eq!(memory.take(LARGE_BYTES_MIN).bytes.len(), LARGE_BYTES_MIN);
+        assert_eq!(memory.take((1 << 20) + 1).bytes.len(), 2 << 20, "half of it is not too long");
     }
 
     #[test]

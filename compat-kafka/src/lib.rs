@@ -19,6 +19,7 @@ pub mod groups;
 mod guard;
 mod metrics;
 mod moments;
+mod rot;
 mod routes;
 mod trim;
 

@@ -26,6 +26,8 @@ pub struct Metrics {
     pub bytes_produced: AtomicU64,
     /// Bytes of batches fetched.
     pub bytes_fetched: AtomicU64,
+    /// Reads of batches that the disk gave back otherwise than they were written.
+    pub rotten_reads: AtomicU64,
     requests: [AtomicU64; KEYS],
 }
 
@@ -41,6 +43,7 @@ impl Default for Metrics {
             records_produced: AtomicU64::default(),
             bytes_produced: AtomicU64::default(),
             bytes_fetched: AtomicU64::default(),
+            rotten_reads: AtomicU64::default(),
             requests: [const { AtomicU64::new(0) }; KEYS],
         }
     }

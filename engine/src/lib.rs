@@ -33,4 +33,4 @@ pub use seek::{Found, SeekError, TopicView, View, When};
 
 pub use storage::journal::{LoadBuffer, Segment};
 pub use storage::log::Watcher;
-pub use storage::{Durability, Head, Offset, Payload, Piece, PieceData};
+pub use storage::{Durability, Entry, Head, Offset, Payload, Piece, PieceData};

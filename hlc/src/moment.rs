@@ -54,6 +54,11 @@ pub enum MomentError {
         "not a time: give milliseconds since 1970, RFC 3339, 20261121T090000.123Z, or h and a stamp's 16 hex digits. time={0}"
     )]
     Time(String),
+    /// Not a time, where a person may also say one.
+    #[error(
+        "not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"-90s\", \"yesterday 14:00\" or \"now\". time={0}"
+    )]
+    SpokenTime(String),
     /// A stamp where only a time makes sense.
     #[error("a stamp (h…) belongs to system time, and user time was asked for. time={0}")]
     StampOfUserTime(String),

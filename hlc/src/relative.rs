@@ -34,9 +34,12 @@ fn moment(text: &str, now: SysTime, zone: &TimeZone) -> Result<Moment, MomentErr
         (_, Some(rest)) => (false, rest),
         _ => (false, text),
     };
-    let ms = match time_ms(time.trim()) {
+    let time = time.trim();
+    let ms = match time_ms(time) {
         Ok(ms) => ms,
-        Err(error) => human_ms(time.trim(), now, zone).ok_or(error)?,
+        Err(_) => {
+            human_ms(time, now, zone).ok_or_else(|| MomentError::SpokenTime(time.to_owned()))?
+        }
     };
     Ok(if user {
         Moment::User { before: UserTime(ms as i64), known: None }
@@ -129,5 +132,17 @@ mod tests {
         for text in ["", "soon", "5", "five minutes ago", "25:00", "now..", "yesterday noon"] {
             assert!(ms(text).is_none() || text == "5", "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_is_refused_is_told_in_which_words_it_could_be_said() {
+        let error = parse_ask("a while ago", NOW, &TimeZone::UTC).unwrap_err();
+        assert!(matches!(error, MomentError::SpokenTime(_)), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("time=a while ago"), "{said}");
+        // Every form that it names is one.
+        let forms: Vec<&str> = said.split('"').skip(1).step_by(2).collect();
+        assert_eq!(forms.len(), 4, "{said}");
+        assert!(forms.iter().all(|form| ms(form).is_some()), "{forms:?}");
     }
 }

@@ -20,11 +20,12 @@ use kafka_protocol::messages::{
     OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
 };
 use kafka_protocol::protocol::StrBytes;
-use kafka_records::{BatchBuilder, Codec};
+use kafka_records::{BatchBuilder, Batches, Codec};
 use tests::wire::{Wire, fetch, frame, name};
 use tests::{Directory, Ended, PATIENCE, Server, get, run};
 
 const TIME_MS: i64 = 1_700_000_000_000;
+const CORRUPT_MESSAGE: i16 = 2;
 const MEMBER_ID_REQUIRED: i16 = 79;
 const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
 
@@ -350,6 +351,30 @@ fn a_flipped_byte_of_a_record_is_found_by_check() {
     let check = run(&["check", directory, "--json"], "");
     let report: serde_json::Value = serde_json::from_str(check.stdout()).expect("JSON");
     assert_eq!((check.code, &report["healthy"]), (Some(1), &false.into()), "{report}");
+}
+
+#[test]
+fn a_flipped_byte_of_a_record_is_not_served_and_is_counted() {
+    let data = with_records();
+    let (file, mut bytes) = journal_file(&data);
+    let at = place_of(&bytes, b"value 4");
+    bytes[at] ^= 1;
+    fs::write(&file, &bytes).expect("it can be written");
+    let server = Server::start(data.path(), &[]).expect("a start does not read records");
+    let mut wire = Wire::connect(server.kafka);
+    let mut fetch = |offset| {
+        let (error, _, batches) = wire.fetch("t", 0, offset);
+        (error, Batches::new(&batches).count())
+    };
+    assert_eq!(fetch(0), (0, 4), "what stands before it");
+    assert_eq!(fetch(4), (CORRUPT_MESSAGE, 0));
+    assert_eq!(fetch(5), (0, 5), "what stands behind it");
+    let (_, metrics) = get(server.http, "/metrics").expect("an answer");
+    assert!(metrics.contains("\nfreezeframe_rotten_reads_total 2\n"), "{metrics}");
+    let address = server.kafka.to_string();
+    let cat = run(&["cat", "--bootstrap", &address, "t/0"], "");
+    assert_ne!(cat.code, Some(0), "it is not told as the whole: {}", cat.stdout());
+    assert!(cat.stderr.contains("CorruptMessage (2)"), "{}", cat.stderr);
 }
 
 #[test]

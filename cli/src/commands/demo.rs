@@ -21,6 +21,7 @@ use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, Unknown
 use rskafka::client::{Client, ClientBuilder};
 use rskafka::record::Record;
 use serde::Deserialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::Output;
 use crate::table::Table;
@@ -65,7 +66,21 @@ struct Quake {
     place: String,
 }
 
+/// Shows it; and tidies up also if a signal ends it.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate()).context("listen for signals")?;
+    let mut interrupted = signal(SignalKind::interrupt()).context("listen for signals")?;
+    let stay = args.stay;
+    tokio::select! {
+        shown = show_all(args) => return shown,
+        _ = interrupted.recv() => {}
+        _ = terminated.recv() => {}
+    }
+    anyhow::ensure!(stay, "a signal ended the demo before it was over");
+    Ok(())
+}
+
+async fn show_all(args: Args) -> anyhow::Result<()> {
     let temporary = match args.data_dir {
         Some(_) => None,
         None => Some(TemporaryDirectory::make()?),
@@ -99,7 +114,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     println!("  kcat -b {} -C -e -t {TOPIC}.__at.s{}", server.kafka, moments[0]);
     if args.stay {
         println!("Serving until Ctrl-C.");
-        tokio::signal::ctrl_c().await.context("wait for Ctrl-C")?;
+        std::future::pending::<()>().await;
     }
     Ok(())
 }
@@ -227,8 +242,10 @@ impl Server {
             .arg("--data-dir")
             .arg(directory)
             .args(["--kafka", kafka, "--zookeeper", "off", "--http", "off"])
+            .arg("--end-with-input")
             .env("FREEZEFRAME_LOG", "warn")
-            .stdin(Stdio::null())
+            // Never written to; it ends with this process, however that ends.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .context("start the server")?;

@@ -55,6 +55,9 @@ pub(crate) struct Args {
     /// A broker's setting, by its Kafka name. May be given more than once
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
+    /// End, in order, when standard input does: whoever holds its other end has ended then
+    #[arg(long, hide = true)]
+    end_with_input: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -76,14 +79,25 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
 
 /// Serves until it is told to end.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let end_with_input = args.end_with_input;
     let config = Config::load(&args.into_sources(std::env::vars_os().collect()))?;
     broker::logging::start()?;
+    if end_with_input {
+        let thread = std::thread::Builder::new().name("input".to_owned());
+        thread.spawn(wait_for_the_inputs_end).context("watch standard input")?;
+    }
     broker::run(config, |running| {
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "{running}")
             .and_then(|()| stdout.flush())
             .context("write to standard output")
     })
+}
+
+/// Nobody can die without the kernel closing the pipe; so this also sees a parent that was killed.
+fn wait_for_the_inputs_end() {
+    let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
 }
 
 impl Args {

@@ -4,6 +4,7 @@
 //! The answer is written by hand, because the codec would copy the records into it. Fetch sessions
 //! (KIP-227) are refused, as the KIP allows: every answer names session 0.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use crate::answer::Answer;
 use crate::core::{Kafka, Readable};
 use crate::error_code::{engine_error, seek_error};
+use crate::file_run::LoadError;
 use crate::metrics::add;
 use crate::moments::MomentRefused;
 use crate::routes::{BadRequest, Context, Served, decode};
@@ -29,6 +31,8 @@ pub(crate) const SERVED: VersionRange = VersionRange { min: 4, max: 18 };
 const FLEXIBLE: i16 = 12;
 /// From here on topics are named by id.
 const BY_ID: i16 = 13;
+/// How many damaged batches an answer gets around before it is given up.
+const ROTTEN_MAX: usize = 64;
 
 /// What a partition is answered.
 struct Fetched {
@@ -88,7 +92,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
         let failed = fetched.iter().flatten().any(|fetched| fetched.error.is_some());
         let nothing_asked = fetched.iter().all(Vec::is_empty);
         if bytes >= min_bytes || failed || nothing_asked || wait.is_zero() {
-            return finish(&kafka, &context, asked, fetched, bytes);
+            return finish(&kafka, &context, &request, asked, fetched).await;
         }
         if !watching {
             // Looked at before it was watched: what came in between is seen by looking again.
@@ -98,8 +102,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
         }
         if tokio::time::timeout_at(deadline, watch.changed()).await.is_err() {
             let fetched = read(&kafka, &request, &asked);
-            let bytes = fetched.iter().flatten().map(Fetched::bytes).sum();
-            return finish(&kafka, &context, asked, fetched, bytes);
+            return finish(&kafka, &context, &request, asked, fetched).await;
         }
         watching = false;
     }
@@ -196,12 +199,20 @@ fn read_partition(
     }
     match view.read(asked.fetch_offset, room) {
         Ok(mut pieces) => {
+            match kafka.rot.first_in(&pieces) {
+                Some(0) => {
+                    add(&kafka.metrics().rotten_reads, 1);
+                    return Fetched::refused(asked.partition, ResponseError::CorruptMessage);
+                }
+                Some(good) => pieces.truncate(good),
+                None => {}
+            }
             if !first && pieces.first().is_some_and(|piece| piece.entry.length as usize > room) {
                 pieces.clear();
             }
             match cut_last(kafka, &view, &mut pieces) {
                 Ok(trimmed) => fetched.trimmed = trimmed,
-                Err(error) => return Fetched::refused(asked.partition, engine_error(&error)),
+                Err(error) => return Fetched::refused(asked.partition, error),
             }
             fetched.pieces = pieces;
         }
@@ -216,32 +227,66 @@ fn read_partition(
 }
 
 /// Takes the last piece away if the view ends inside of it, and returns what of it may be seen.
-fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes, EngineError> {
+fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes, ResponseError> {
     let Some(end) = view.end else { return Ok(Bytes::new()) };
     if pieces.last().is_none_or(|piece| piece.entry.end() <= end) {
         return Ok(Bytes::new());
     }
     let Some(piece) = pieces.pop() else { return Ok(Bytes::new()) };
-    let batch = piece.read().map_err(|error| EngineError::Disk(error.to_string().into()))?;
-    trim(&batch, end, kafka.format.limit()).map_err(|error| EngineError::Corrupt(error.to_string()))
+    let batch = match piece.read() {
+        Ok(batch) => batch,
+        // The checksum does not match.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            tracing::error!(%error, "consumers are given CORRUPT_MESSAGE for a damaged batch");
+            add(&kafka.metrics().rotten_reads, 1);
+            // What stands before it can still be had.
+            return if pieces.is_empty() {
+                Err(ResponseError::CorruptMessage)
+            } else {
+                Ok(Bytes::new())
+            };
+        }
+        Err(error) => return Err(engine_error(&EngineError::Disk(error.to_string().into()))),
+    };
+    trim(&batch, end, kafka.format.limit())
+        .map_err(|error| engine_error(&EngineError::Corrupt(error.to_string())))
 }
 
-fn finish(
+/// Writes the answer, with what of it is in the first file at hand; without what turns out to be
+/// rotten there.
+async fn finish(
     kafka: &Kafka,
     context: &Context,
+    request: &FetchRequest,
     asked: Vec<Asked>,
-    fetched: Vec<Vec<Fetched>>,
-    bytes: usize,
+    mut fetched: Vec<Vec<Fetched>>,
 ) -> Served {
-    add(&kafka.metrics().bytes_fetched, bytes as u64);
-    let topics = asked.into_iter().map(|asked| asked.topic).zip(fetched).collect();
-    write(context, None, topics).map(Some)
+    for _ in 0..ROTTEN_MAX {
+        let bytes: usize = fetched.iter().flatten().map(Fetched::bytes).sum();
+        let mut answer = write(context, None, zip(&asked, fetched))?;
+        match answer.load_first(&kafka.buffers).await {
+            Ok(()) => {
+                add(&kafka.metrics().bytes_fetched, bytes as u64);
+                return Ok(Some(answer));
+            }
+            Err(LoadError::Rotten(rotten)) => kafka.found_rotten(&rotten),
+            Err(LoadError::Io(_)) => break,
+        }
+        fetched = read(kafka, request, &asked);
+    }
+    // Whoever sends it finds what is wrong with it, and ends the connection.
+    let fetched = read(kafka, request, &asked);
+    write(context, None, zip(&asked, fetched)).map(Some)
+}
+
+fn zip(asked: &[Asked], fetched: Vec<Vec<Fetched>>) -> Vec<(&FetchTopic, Vec<Fetched>)> {
+    asked.iter().map(|asked| &asked.topic).zip(fetched).collect()
 }
 
 fn write(
     context: &Context,
     error: Option<ResponseError>,
-    topics: Vec<(FetchTopic, Vec<Fetched>)>,
+    topics: Vec<(&FetchTopic, Vec<Fetched>)>,
 ) -> Result<Answer, BadRequest> {
     let version = context.version;
     let mut answer = Answer::new();
@@ -381,7 +426,7 @@ mod tests {
                 local: "127.0.0.1:2".parse().unwrap(),
                 gate: Arc::default(),
             };
-            let answer = write(&context, None, vec![(topic, vec![good, bad])]).unwrap();
+            let answer = write(&context, None, vec![(&topic, vec![good, bad])]).unwrap();
             let length = answer.len();
             let mut bytes = BytesMut::new();
             for chunk in answer.into_frame().into_iter().skip(1) {

@@ -18,6 +18,7 @@ use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_records::{BatchHeader, Codec, HEADER_BYTES, check, keyless, time_range};
 
+use crate::conn::READ_BYTES;
 use crate::core::Kafka;
 use crate::error_code::{batch_error, engine_error};
 use crate::format::producer_note;
@@ -55,6 +56,7 @@ struct Slot {
 }
 
 pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> Served {
+    let frame_bytes = body.len();
     let request = decode::<ProduceRequest>(&context, body)?;
     let durability = match request.acks {
         -1 => Durability::Synced,
@@ -83,7 +85,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
                 .with_index(partition.index)
                 .with_base_offset(-1);
             let taken = match &found {
-                Ok(topic) => take(&kafka, topic, partition, transactional),
+                Ok(topic) => take(&kafka, topic, partition, transactional, frame_bytes),
                 Err(refused) => Err(refused.clone()),
             };
             partitions.push(match (taken, &found) {
@@ -224,6 +226,7 @@ fn take(
     topic: &Topic,
     data: PartitionProduceData,
     transactional: bool,
+    frame_bytes: usize,
 ) -> Result<(u32, Batch), Refused> {
     topic
         .partition(data.index)
@@ -273,13 +276,19 @@ fn take(
     let batch = Batch {
         payload: Payload {
             head: Head::new(&records[..HEADER_BYTES]),
-            rest: records.slice(HEADER_BYTES..),
+            rest: own_if_small(records.slice(HEADER_BYTES..), frame_bytes),
         },
         count: header.record_count as u32,
         times,
         producer: producer_note(&header),
     };
     Ok((data.index as u32, batch))
+}
+
+/// A copy of `part` if it is but a small part of the memory that it lies in: as the newest part of
+/// its log it outlives the request, and would keep all of that memory, uncounted.
+fn own_if_small(part: Bytes, frame_bytes: usize) -> Bytes {
+    if part.len() < frame_bytes.max(READ_BYTES) / 4 { Bytes::copy_from_slice(&part) } else { part }
 }
 
 fn times_of(
@@ -351,4 +360,28 @@ fn check_keys(
     };
     let records = found.first.into_iter().map(record_error).collect();
     Err(Refused { records, ..Refused::new(ResponseError::InvalidRecord, message) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
+        for (frame_bytes, part_bytes, copied) in [
+            (1 << 20, 1 << 10, true),
+            (1 << 20, (256 << 10) - 1, true),
+            (1 << 20, 256 << 10, false),
+            (1 << 20, 1 << 20, false),
+            // Small frames lie together in a block.
+            (200, 100, true),
+            (READ_BYTES / 2, READ_BYTES / 4, false),
+        ] {
+            let frame = Bytes::from(vec![7; frame_bytes]);
+            let part = frame.slice(frame_bytes - part_bytes..);
+            let own = own_if_small(part.clone(), frame_bytes);
+            assert_eq!(own, part);
+            assert_eq!(own.as_ptr() != part.as_ptr(), copied, "{part_bytes} of {frame_bytes}");
+        }
+    }
 }

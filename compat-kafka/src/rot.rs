@@ -1,0 +1,139 @@
+//! Payloads that the disk gives back otherwise than they were written.
+//!
+//! Every payload that is read for a consumer is compared with the checksum of its entry before its
+//! last byte goes out. One that differs is remembered, so that the next fetch ends before it, and a
+//! fetch of it is answered with CORRUPT_MESSAGE: Java's consumer throws at that (KAFKA-9206), and
+//! librdkafka's reports it, where KAFKA_STORAGE_ERROR would have both ask again for ever. A consumer that seeks
+//! past it goes on.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use engine::{Entry, Offset, Piece};
+use hlc::Hlc;
+use parking_lot::Mutex;
+
+/// How many are remembered; the oldest is forgotten first, and found again when it is read.
+const KNOWN_MAX: usize = 4096;
+
+/// What the bytes of a payload must be, and what those were that have been read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seal {
+    id: Id,
+    base: Offset,
+    so_far: u32,
+}
+
+/// Stamps are unique; a payload that was written anew, as another one, has another checksum.
+type Id = (Hlc, u32);
+
+impl Seal {
+    pub(crate) fn of(entry: &Entry) -> Seal {
+        Seal { id: (entry.stamp, entry.payload_crc), base: entry.base, so_far: 0 }
+    }
+
+    /// Goes on with the next bytes of the payload.
+    pub(crate) fn read(&mut self, bytes: &[u8]) {
+        self.so_far = crc32c::crc32c_append(self.so_far, bytes);
+    }
+
+    /// Whether all that was read is the payload that was written.
+    pub(crate) fn holds(&self) -> bool {
+        self.so_far == self.id.1
+    }
+
+    /// The payload, which was found at `position` of `file` and is none.
+    pub(crate) fn broken(&self, file: &str, position: u64) -> Rotten {
+        Rotten { id: self.id, base: self.base, file: file.to_owned(), position }
+    }
+}
+
+/// A payload that is not what was written.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the journal is damaged: a payload's checksum does not match. file={file}, position={position}, offset={}; `freezeframe check` says more", .base.0
+)]
+pub(crate) struct Rotten {
+    id: Id,
+    base: Offset,
+    file: String,
+    position: u64,
+}
+
+/// What is known to be rotten, as far as it was read in this life.
+#[derive(Debug, Default)]
+pub(crate) struct Rot {
+    known: Mutex<Known>,
+    /// How many are known, so that nobody locks for nothing.
+    count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    ids: HashSet<Id>,
+    order: VecDeque<Id>,
+}
+
+impl Rot {
+    /// Remembers a payload, and says so in the log the first time.
+    pub(crate) fn note(&self, rotten: &Rotten) {
+        let mut known = self.known.lock();
+        if !known.ids.insert(rotten.id) {
+            return;
+        }
+        known.order.push_back(rotten.id);
+        if known.order.len() > KNOWN_MAX
+            && let Some(oldest) = known.order.pop_front()
+        {
+            known.ids.remove(&oldest);
+        }
+        self.count.store(known.ids.len(), Ordering::Release);
+        drop(known);
+        tracing::error!("{rotten}; consumers are given CORRUPT_MESSAGE for it");
+    }
+
+    /// The index of the first piece that is known to be rotten.
+    pub(crate) fn first_in(&self, pieces: &[Piece]) -> Option<usize> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let known = self.known.lock();
+        pieces.iter().position(|piece| known.ids.contains(&Seal::of(&piece.entry).id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rotten(number: u64) -> Rotten {
+        Rotten {
+            id: (Hlc::from_bits(number), 0),
+            base: Offset(number),
+            file: String::new(),
+            position: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_the_newest_stays() {
+        let rot = Rot::default();
+        for number in 0..2 * KNOWN_MAX as u64 {
+            rot.note(&rotten(number));
+            rot.note(&rotten(number));
+        }
+        let known = rot.known.lock();
+        assert_eq!((known.ids.len(), known.order.len()), (KNOWN_MAX, KNOWN_MAX));
+        assert!(known.ids.contains(&rotten(2 * KNOWN_MAX as u64 - 1).id));
+    }
+
+    #[test]
+    fn a_seal_holds_in_whichever_pieces_the_payload_is_read() {
+        let bytes = b"a payload of some length";
+        let mut seal = Seal { id: (Hlc::ZERO, crc32c::crc32c(bytes)), base: Offset(0), so_far: 0 };
+        seal.read(&bytes[..5]);
+        assert!(!seal.holds());
+        seal.read(&bytes[5..]);
+        assert!(seal.holds());
+    }
+}

@@ -1,0 +1,102 @@
+//! A disk that hangs: what waits for it is bounded, for all connections together, and is answered
+//! when it goes on.
+
+mod rig;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use compat_kafka::KafkaOptions;
+use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
+use rig::hanging::HangingDisk;
+use rig::{PATIENCE, Rig, Wire, batch, frame, produce};
+use storage::disk::Disk;
+use tokio::io::AsyncWriteExt;
+
+const MIB: usize = 1 << 20;
+
+async fn on(disk: &HangingDisk, options: KafkaOptions) -> Rig {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let rig = Rig::start(disk, options, 64 * MIB).await;
+    rig.topic("t", &[]).await;
+    rig
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_together() {
+    const REQUESTS: usize = 100;
+    const CONNECTIONS: usize = 4;
+    let disk = HangingDisk::default();
+    let options = KafkaOptions { requests_bytes_max: 8 * MIB, ..KafkaOptions::default() };
+    let rig = on(&disk, options).await;
+    let request = frame(9, &produce("t", batch(&vec![b'x'; 100 << 10])));
+    let closed = disk.gate.close();
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let (read, mut write) = rig.connect().await.0.into_split();
+        let request = request.clone();
+        let sending = tokio::spawn(async move {
+            for _ in 0..REQUESTS {
+                write.write_all(&request).await.expect("it is taken, sooner or later");
+            }
+            write
+        });
+        clients.push((read, sending));
+    }
+    // A quarter of the setting, and one request of each connection that needs no room.
+    let bound = 2 * MIB + CONNECTIONS * request.len();
+    let mut other = rig.connect().await;
+    let ask = frame(0, &ApiVersionsRequest::default());
+    let (mut asked, mut asked_when_full) = (0, None);
+    let begun = std::time::Instant::now();
+    loop {
+        // Others are served meanwhile.
+        other.send(&ask).await.expect("it is taken");
+        other.answer::<ApiVersionsRequest>(0).await.expect("an answer");
+        asked += 1;
+        let read = rig.kafka.metrics().bytes_in.load(Ordering::Relaxed) as usize;
+        let waiting = read - asked * ask.len();
+        assert!(waiting <= bound, "{waiting} bytes wait, and {bound} may");
+        if asked_when_full.is_none() && waiting + request.len() > bound - (8 << 10) {
+            asked_when_full = Some(asked);
+        }
+        if asked_when_full.is_some_and(|full| asked > full + 500) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{waiting} bytes of {bound} wait");
+    }
+    assert!(clients.iter().all(|(_, sending)| !sending.is_finished()), "nobody is read from");
+    drop(closed);
+    for (read, sending) in clients {
+        let answering = tokio::spawn(async move {
+            let write = tokio::time::timeout(PATIENCE, sending).await.expect("all is read");
+            write.expect("it was sent")
+        });
+        let mut answers = rig::Answers(read);
+        for _ in 0..REQUESTS {
+            let answer = answers.next::<ProduceRequest>(9).await.expect("an answer");
+            assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+        }
+        answering.await.expect("it ends");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_waits_for_its_answer_is_not_idle() {
+    let disk = HangingDisk::default();
+    let idle_max = Duration::from_millis(5);
+    let rig = on(&disk, KafkaOptions { idle_max, ..KafkaOptions::default() }).await;
+    let mut wire = Wire::connect(rig.address).await;
+    let closed = disk.gate.close();
+    wire.send(&frame(9, &produce("t", batch(b"x")))).await.expect("it is taken");
+    // One that is idle, from later on, is closed meanwhile.
+    let mut idle = Wire::connect(rig.address).await;
+    let end = idle.answer::<ProduceRequest>(9).await.expect_err("it was idle");
+    assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
+    drop(closed);
+    let answer = wire.answer::<ProduceRequest>(9).await.expect("an answer");
+    assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+    let end = wire.answer::<ProduceRequest>(9).await.expect_err("now it is idle");
+    assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
+}

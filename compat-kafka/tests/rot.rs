@@ -1,0 +1,101 @@
+//! A disk that gives back other bytes than were written: no consumer ever sees them.
+
+mod rig;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use compat_kafka::KafkaOptions;
+use kafka_records::{BatchBuilder, Batches, Codec};
+use rig::{Rig, START, Wire, batch};
+use storage::disk::{Disk, MemoryDisk};
+
+const CORRUPT_MESSAGE: i16 = 2;
+const MIB: usize = 1 << 20;
+
+/// All that is read is read from the disk.
+async fn without_memory() -> (MemoryDisk, Rig) {
+    let disk = MemoryDisk::new();
+    let rig = Rig::start(Arc::new(disk.clone()), KafkaOptions::default(), 0).await;
+    rig.topic("t", &[("max.message.bytes", "8000000")]).await;
+    (disk, rig)
+}
+
+/// Flips a bit of the byte `ahead` behind the one place where `bytes` are stored.
+fn rot(disk: &MemoryDisk, bytes: &[u8], ahead: usize) {
+    let names = disk.list().expect("a list");
+    let journal = names.iter().find(|name| name.ends_with(".journal")).expect("a journal");
+    let stored = disk.bytes(journal);
+    let at = stored.windows(bytes.len()).position(|window| window == bytes).expect("it is there");
+    disk.rot(journal, at + ahead, 1);
+}
+
+fn counts(batches: &Bytes) -> Vec<i64> {
+    Batches::new(batches).map(|batch| batch.expect("a sound batch").0.base_offset).collect()
+}
+
+async fn fetch(wire: &mut Wire, offset: i64) -> (i16, Vec<i64>) {
+    let (error, batches) = wire.fetch("t", offset).await.expect("an answer");
+    (error, counts(&batches))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotten_batch_is_never_served_and_a_consumer_that_seeks_past_it_goes_on() {
+    let (disk, rig) = without_memory().await;
+    let mut wire = rig.connect().await;
+    for number in 0..6 {
+        let value = format!("value {number}");
+        assert_eq!(wire.produce("t", batch(value.as_bytes())).await, (0, number));
+    }
+    assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1, 2, 3, 4, 5]));
+    rot(&disk, b"value 2", 6);
+    rot(&disk, b"value 4", 0);
+    let found = || rig.kafka.metrics().rotten_reads.load(Ordering::Relaxed);
+    assert_eq!(found(), 0, "nobody has read them");
+    // On one connection: what was found before anything went out ends no connection.
+    assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1]), "what stands before it is served");
+    assert_eq!(found(), 1);
+    for _ in 0..3 {
+        assert_eq!(fetch(&mut wire, 2).await, (CORRUPT_MESSAGE, vec![]));
+    }
+    assert_eq!(found(), 4);
+    assert_eq!(fetch(&mut wire, 3).await, (0, vec![3]));
+    assert_eq!(fetch(&mut wire, 4).await, (CORRUPT_MESSAGE, vec![]));
+    assert_eq!(fetch(&mut wire, 5).await, (0, vec![5]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_batch_is_compared_in_pieces_and_a_rotten_one_ends_its_answer_in_the_middle() {
+    let (disk, rig) = without_memory().await;
+    let mut wire = rig.connect().await;
+    let value = |mark: &str| [mark.as_bytes(), &vec![b'x'; 3 * MIB]].concat();
+    assert_eq!(wire.produce("t", batch(&value("good"))).await, (0, 0));
+    assert_eq!(wire.produce("t", batch(&value("rotten"))).await, (0, 1));
+    assert_eq!(wire.produce("t", batch(b"last")).await, (0, 2));
+    assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1, 2]));
+    rot(&disk, b"rotten", 3 * MIB);
+    let broken = wire.fetch("t", 0).await.expect_err("the answer breaks off");
+    assert_eq!(broken.kind(), std::io::ErrorKind::UnexpectedEof);
+    let mut wire = rig.connect().await;
+    assert_eq!(fetch(&mut wire, 0).await, (0, vec![0]));
+    assert_eq!(fetch(&mut wire, 1).await, (CORRUPT_MESSAGE, vec![]));
+    assert_eq!(fetch(&mut wire, 2).await, (0, vec![2]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotten_batch_at_the_edge_of_a_moment_is_refused_too() {
+    let (disk, rig) = without_memory().await;
+    let mut wire = rig.connect().await;
+    let mut edge = BatchBuilder::new(Codec::None);
+    edge.record(START as i64 - 10, None, Some(b"seen"), &[]);
+    edge.record(START as i64, None, Some(b"not seen"), &[]);
+    assert_eq!(wire.produce("t", edge.build()).await, (0, 0));
+    rig.clock.advance(std::time::Duration::from_secs(1));
+    let moment = format!("t.__at.u{START}");
+    let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
+    assert_eq!((error, counts(&batches)), (0, vec![0]));
+    rot(&disk, b"seen", 0);
+    let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
+    assert_eq!((error, counts(&batches)), (CORRUPT_MESSAGE, vec![]));
+}

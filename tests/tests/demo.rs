@@ -1,0 +1,67 @@
+//! The demo leaves nothing behind, however it ends.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tests::wire::Wire;
+use tests::{PATIENCE, freezeframe, wait};
+
+/// A demo that has shown all that it has, and stays.
+struct Demo {
+    process: Child,
+    kafka: SocketAddr,
+    data: PathBuf,
+}
+
+impl Demo {
+    fn start() -> Demo {
+        let mut command = Command::new(freezeframe());
+        command.args(["demo", "--stay"]).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
+        let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        let first = lines.next().expect("a line").expect("text");
+        // Freezeframe serves Kafka clients on HOST:PORT (data in DIR)
+        let (served, data) = first.split_once(" (data in ").expect("where its data is");
+        let kafka = served.rsplit(' ').next().expect("an address").parse().expect("an address");
+        let data = PathBuf::from(data.trim_end_matches(')'));
+        let shown = lines.map_while(Result::ok).any(|line| line.starts_with("Serving until"));
+        assert!(shown, "it shows all and stays");
+        Demo { process, kafka, data }
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
+
+#[test]
+fn a_demo_that_is_told_to_end_takes_its_server_and_its_data_with_it() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut demo = Demo::start();
+        let mut client = Wire::connect(demo.kafka);
+        assert!(demo.data.exists());
+        kill_process(Pid::from_child(&demo.process), signal).expect("it lives");
+        let status = wait(&mut demo.process, PATIENCE).expect("it ends");
+        assert_eq!(status.code(), Some(0), "{signal:?}");
+        assert!(client.last_words().is_empty(), "its server has ended");
+        assert!(!demo.data.exists(), "{}", demo.data.display());
+    }
+}
+
+#[test]
+fn a_demo_that_is_killed_takes_its_server_with_it() {
+    let mut demo = Demo::start();
+    let mut client = Wire::connect(demo.kafka);
+    demo.process.kill().expect("it lives");
+    wait(&mut demo.process, PATIENCE).expect("it ends");
+    assert!(client.last_words().is_empty(), "its server ends the connection, and itself");
+    let again = std::net::TcpStream::connect_timeout(&demo.kafka, PATIENCE);
+    assert!(again.is_err(), "nobody listens there any more");
+}
