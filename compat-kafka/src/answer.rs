@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use engine::{Piece, PieceData, Segment};
+use engine::{DataFile, Piece, PieceData};
 
 use crate::file_run::{Buffers, LoadError, Loaded, load_first};
 use crate::rot::Seal;
@@ -18,9 +18,9 @@ pub(crate) enum Chunk {
     /// In a file of the journal.
     File {
         /// The file.
-        segment: Arc<Segment>,
-        /// The journal position of the first byte.
-        position: u64,
+        file: Arc<DataFile>,
+        /// Where in it the first byte lies.
+        at: u64,
         /// How many bytes.
         length: usize,
         /// What the payload must be that ends here.
@@ -60,12 +60,11 @@ impl Answer {
                 self.cut_tail();
                 self.chunks.push_back(Chunk::Bytes(payload.rest));
             }
-            PieceData::File(segment) => {
+            PieceData::File { file, at } => {
                 self.cut_tail();
                 let length = piece.entry.length as usize;
-                let position = piece.entry.position;
                 let seal = Seal::of(&piece.entry);
-                self.chunks.push_back(Chunk::File { segment, position, length, seal });
+                self.chunks.push_back(Chunk::File { file, at, length, seal });
             }
         }
     }

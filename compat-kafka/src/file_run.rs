@@ -1,4 +1,4 @@
-//! Chunks of an answer that lie near each other in one file of the journal: loaded together, and
+//! Chunks of an answer that lie near each other in one data file: loaded together, and
 //! compared with the checksums of their entries while they are at hand.
 
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::{LoadBuffer, Segment};
+use engine::{DataFile, LoadBuffer};
 use parking_lot::Mutex;
 
 use crate::answer::Chunk;
@@ -46,8 +46,8 @@ pub(crate) enum LoadError {
 
 /// A run of the journal, and the parts of it that are asked for.
 struct FileRun {
-    segment: Arc<Segment>,
-    position: u64,
+    file: Arc<DataFile>,
+    at: u64,
     length: usize,
     parts: Vec<Part>,
 }
@@ -90,19 +90,19 @@ pub(crate) async fn load_first(
 
 impl FileRun {
     fn take(chunks: &mut VecDeque<Chunk>) -> Option<FileRun> {
-        let Some(Chunk::File { segment, position, .. }) = chunks.front() else { return None };
-        let (segment, start) = (Arc::clone(segment), *position);
-        let mut run = FileRun { segment, position: start, length: 0, parts: Vec::new() };
-        while let Some(Chunk::File { segment, position, length, seal }) = chunks.front_mut() {
-            let Some(from) = position.checked_sub(start).map(|from| from as usize) else { break };
-            if !Arc::ptr_eq(segment, &run.segment) || from >= RUN_BYTES_MAX {
+        let Some(Chunk::File { file, at, .. }) = chunks.front() else { return None };
+        let (file, start) = (Arc::clone(file), *at);
+        let mut run = FileRun { file, at: start, length: 0, parts: Vec::new() };
+        while let Some(Chunk::File { file, at, length, seal }) = chunks.front_mut() {
+            let Some(from) = at.checked_sub(start).map(|from| from as usize) else { break };
+            if !Arc::ptr_eq(file, &run.file) || from >= RUN_BYTES_MAX {
                 break;
             }
             let taken = (*length).min(RUN_BYTES_MAX - from);
             let (range, is_last) = (from..from + taken, taken == *length);
             run.parts.push(Part { range, seal: *seal, is_last });
             run.length = from + taken;
-            *position += taken as u64;
+            *at += taken as u64;
             *length -= taken;
             if *length > 0 {
                 break;
@@ -115,11 +115,11 @@ impl FileRun {
     /// Reads the run: at once if it is in the page cache, else on a thread that may wait for disks.
     /// Says what was read of a payload that goes on behind it.
     async fn load(self, mut buffer: LoadBuffer) -> Result<(Loaded, Option<Seal>), LoadError> {
-        if self.segment.load_cached(&mut buffer, self.position, self.length)? {
+        if self.file.load_cached(&mut buffer, self.at, self.length)? {
             return self.checked(buffer);
         }
         let loading = tokio::task::spawn_blocking(move || {
-            self.segment.load(&mut buffer, self.position, self.length)?;
+            self.file.load(&mut buffer, self.at, self.length)?;
             self.checked(buffer)
         });
         loading.await.map_err(io::Error::other)?
@@ -133,8 +133,8 @@ impl FileRun {
             if !part.is_last {
                 carried = Some(seal);
             } else if !seal.holds() {
-                let position = self.position + part.range.start as u64;
-                return Err(seal.broken(&self.segment.name, position).into());
+                let at = self.at + part.range.start as u64;
+                return Err(seal.broken(&self.file.name, at).into());
             }
         }
         let parts = self.parts.into_iter().map(|part| part.range).collect();

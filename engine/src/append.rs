@@ -143,6 +143,10 @@ impl Stage for Stager {
     fn rollback(&mut self) {
         self.producers.rollback();
     }
+
+    fn state(&self) -> Vec<u8> {
+        self.producers.encode()
+    }
 }
 
 impl Batch {

@@ -1,5 +1,6 @@
 //! One moment across everything.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::cut_cache::{Asked, CutCacheStats};
 use crate::engine::Engine;
 use crate::namespace::{Partition, Topic};
-use crate::seek::{Lost, SeekError, When, earliest};
+use crate::seek::{Lost, SeekError, When, earliest, is_kept};
 
 /// One partition in a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Looks into every partition. Whether all of it is still there is another question:
     /// [`Snapshot::as_of_now`].
-    fn take(topics: Vec<Arc<Topic>>, at: Cut) -> Snapshot {
+    fn take(topics: Vec<Arc<Topic>>, at: Cut) -> io::Result<Snapshot> {
         let (mut hash, mut stable_from) = (Xxh3::new(), 0);
         let mut partitions = Vec::new();
         for topic in &topics {
@@ -67,11 +68,10 @@ impl Snapshot {
             hash.update(&(topic.name.len() as u64).to_le_bytes());
             hash.update(topic.name.as_bytes());
             for partition in &topic.partitions {
-                let last = partition.log.last_in(at);
-                let end = last.map_or(Offset(0), |last| last.end());
-                if let Some(last) = last {
-                    stable_from = stable_from.max(last.position + u64::from(last.length));
-                    hash.update(&last.chain.to_le_bytes());
+                let (tip, end) = partition.log.tip_at(at).map(|tip| (tip, tip.end))?;
+                if end > Offset(0) {
+                    stable_from = stable_from.max(partition.log.reach(at));
+                    hash.update(&tip.chain.to_le_bytes());
                 }
                 hash.update(&partition.index.to_le_bytes());
                 hash.update(&end.0.to_le_bytes());
@@ -81,7 +81,7 @@ impl Snapshot {
             }
         }
         let (hash, partitions) = (hash.digest128(), partitions.into());
-        Snapshot { hash, stable_from, topics, partitions }
+        Ok(Snapshot { hash, stable_from, topics, partitions })
     }
 
     fn held(&self) -> impl Iterator<Item = (&Arc<Partition>, &CutPartition)> {
@@ -90,16 +90,16 @@ impl Snapshot {
 
     /// The snapshot with the starts that its partitions have now. Where a partition begins moves after
     /// a snapshot was taken, and may pass its end.
-    fn as_of_now(self: Arc<Snapshot>) -> Result<Arc<Snapshot>, SeekError> {
+    fn as_of_now(self: Arc<Snapshot>, at: Cut) -> Result<Arc<Snapshot>, SeekError> {
         let (mut moved, mut lost) = (false, Vec::new());
         for (partition, held) in self.held() {
-            let start = partition.start();
-            moved |= start != held.start;
-            if held.end < start {
+            let horizon = partition.log.horizon();
+            moved |= horizon.start != held.start;
+            if !is_kept(&horizon, at) {
                 lost.push(Lost {
                     topic: Arc::clone(&held.topic),
                     partition: held.partition,
-                    earliest: earliest(&partition.log, start),
+                    earliest: earliest(&horizon),
                 });
             }
         }
@@ -116,7 +116,7 @@ impl Snapshot {
         let (hash, stable_from) = (self.hash, self.stable_from);
         let renewed = Snapshot { hash, stable_from, topics: self.topics.clone(), partitions };
         // Once more, for the starts were read twice.
-        Arc::new(renewed).as_of_now()
+        Arc::new(renewed).as_of_now(at)
     }
 
     /// What it takes in memory. The topics themselves are the namespace's.
@@ -159,14 +159,14 @@ impl Engine {
     ) -> Result<Arc<Snapshot>, SeekError> {
         let asked = Asked::new(at, topics);
         if let Some(known) = self.cuts.get(&asked) {
-            let snapshot = Arc::clone(&known).as_of_now()?;
+            let snapshot = Arc::clone(&known).as_of_now(at)?;
             if !Arc::ptr_eq(&known, &snapshot) {
                 self.cuts.renew(&snapshot);
             }
             return Ok(snapshot);
         }
         let topics = self.topics_in(at, asked.topics.as_deref())?;
-        let snapshot = Arc::new(Snapshot::take(topics, at)).as_of_now()?;
+        let snapshot = Arc::new(Snapshot::take(topics, at)?).as_of_now(at)?;
         Ok(self.cuts.keep(asked, snapshot))
     }
 

@@ -17,8 +17,8 @@ use storage::disk::Disk;
 use storage::log::Watcher;
 use storage::timekeeper::Timekeeper;
 use storage::{
-    Append, AppendError, Appended, Durability, LogId, Offset, OpenError, Payload, Replay, Replayed,
-    Results, Stats, Store,
+    Append, AppendError, Appended, Durability, LogId, Offset, OpenError, Payload, Piece, Replay,
+    Replayed, Results, Stats, Store,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, oneshot};
 
@@ -28,7 +28,7 @@ use crate::cut_cache::CutCache;
 use crate::error::EngineError;
 use crate::groups::{Committed, GroupOffset, Groups};
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
-use crate::namespace::{NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
+use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
 use crate::pins::Hold;
 use crate::producers::Producers;
 
@@ -116,7 +116,7 @@ pub(crate) struct Shared {
 
 /// Topics, groups, and their past.
 pub struct Engine {
-    pub(crate) store: Store<Stager>,
+    pub(crate) store: Arc<Store<Stager>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) format: Arc<dyn Format>,
     pub(crate) options: EngineOptions,
@@ -129,18 +129,18 @@ pub struct Engine {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Rebuilds what is in memory from the entries of the journal.
+/// Remembers again what producers wrote last.
 struct Rebuild {
     format: Arc<dyn Format>,
     producers: Producers,
-    events: Vec<(Event, Hlc, u64)>,
-    /// What the catalog says it has seen; entries of its kind after this are kept for it.
-    applied: Option<Applied>,
-    applied_found: bool,
-    last: Hlc,
 }
 
 impl Replay for Rebuild {
+    fn restore(&mut self, state: &[u8]) -> std::io::Result<()> {
+        self.producers = Producers::decode(state).map_err(std::io::Error::other)?;
+        Ok(())
+    }
+
     fn entry(&mut self, replayed: &Replayed<'_>) -> std::io::Result<()> {
         let entry = replayed.entry;
         match entry.kind {
@@ -149,18 +149,8 @@ impl Replay for Rebuild {
                     self.producers.record(replayed.log, &note, entry.base, entry.stamp);
                 }
             }
-            KIND_NAMESPACE | KIND_CATALOG => {
-                let place = Applied { position: entry.position, stamp: entry.stamp };
-                self.applied_found |= self.applied == Some(place);
-                self.last = entry.stamp;
-                let seen = self.applied.is_some_and(|applied| entry.position <= applied.position);
-                if entry.kind == KIND_CATALOG && seen {
-                    return Ok(());
-                }
-                let payload = replayed.payload()?;
-                let event = Event::decode(&payload).map_err(std::io::Error::other)?;
-                self.events.push((event, entry.stamp, entry.position));
-            }
+            // Their logs say what happened, once the store has opened.
+            KIND_NAMESPACE | KIND_CATALOG => {}
             kind => {
                 return Err(std::io::Error::other(format!(
                     "entry of a kind that this version does not know. kind={kind}, position={}",
@@ -169,6 +159,10 @@ impl Replay for Rebuild {
             }
         }
         Ok(())
+    }
+
+    fn state(&self) -> Vec<u8> {
+        self.producers.encode()
     }
 }
 
@@ -191,14 +185,7 @@ impl Engine {
             None => Catalog::temporary(),
         }
         .map_err(catalog_failed)?;
-        let mut rebuild = Rebuild {
-            format: Arc::clone(&format),
-            producers: Producers::default(),
-            events: Vec::new(),
-            applied: catalog.applied().map_err(catalog_failed)?,
-            applied_found: false,
-            last: Hlc::ZERO,
-        };
+        let mut rebuild = Rebuild { format: Arc::clone(&format), producers: Producers::default() };
         let advanced = Arc::new(Notify::new());
         let told = Arc::clone(&advanced);
         let store = Store::open(
@@ -212,14 +199,15 @@ impl Engine {
             },
             move || told.notify_waiters(),
         )?;
+        let store = Arc::new(store);
         let shared = Arc::new(Shared {
             namespace: RwLock::new(Namespace::new()),
             groups: Groups::new(catalog),
-            applied: AtomicU64::new(rebuild.last.bits()),
+            applied: AtomicU64::new(0),
             advanced,
             failed: OnceLock::new(),
         });
-        replay_events(&store, &shared, rebuild).map_err(|why| {
+        replay_events(&store, &shared).map_err(|why| {
             OpenError::Disk(std::io::Error::other(format!("replay the namespace: {why}")))
         })?;
         let below = shared.namespace.read().producer_ids_below;
@@ -459,15 +447,23 @@ impl Engine {
             return Err(EngineError::OffsetOutOfRange { offset, start, end });
         }
         if before > start {
+            if let Some(fence) = self.timekeeper().fence() {
+                return Err(EngineError::Fenced(fence.to_string()));
+            }
             if let Some(held_by) = self.holds(Some(&topic.id)).latest
-                && held.log.offset_at(held_by.at) > start
+                && held.log.offset_at(held_by.at)? > start
             {
                 let (topic, partition) = (Arc::clone(&topic.name), held.index);
                 let Hold { pin, at } = held_by;
                 return Err(EngineError::Pinned { pin, at, topic, partition });
             }
-            let (id, partition, before) = (topic.id, held.index, before.0);
-            self.change(Event::RecordsDeleted { id, partition, before }, Some(changing)).await?;
+            let (store, log) = (Arc::clone(&self.store), held.log.id);
+            let given_up = tokio::task::spawn_blocking(move || {
+                // Held until the horizon is on stable storage, whoever goes away meanwhile.
+                let _changing = changing;
+                store.give_up(&[(log, before)])
+            });
+            given_up.await.map_err(|error| EngineError::Disk(error.to_string().into()))??;
         }
         Ok(held.start())
     }
@@ -614,8 +610,9 @@ impl Engine {
         let Some(applier) = self.applier.lock().clone() else {
             return Err(EngineError::Stopping("it is being closed".into()));
         };
+        let log = if event.kind() == KIND_CATALOG { GROUPS_LOG } else { NAMESPACE_LOG };
         let append = Append {
-            log: NAMESPACE_LOG,
+            log,
             kind: event.kind(),
             epoch: 0,
             count: 1,
@@ -625,12 +622,13 @@ impl Engine {
             note: Note::Event,
         };
         let (done, applied) = oneshot::channel();
-        let log = self.store.log(NAMESPACE_LOG);
+        let log = self.store.log(log);
         self.store.append(vec![append], Durability::Synced, move |results| {
             let result = results.into_iter().next().expect("one append has one result");
             match result {
                 Ok(Appended { stamp, base, .. }) => {
-                    let position = log.entry_at(base).map_or(0, |entry| entry.position);
+                    let entry = log.entry_at(base).ok().flatten();
+                    let position = entry.map_or(0, |entry| entry.position);
                     // The applier lives as long as the store.
                     let _ = applier.send(Applying { event, stamp, position, done, changing });
                 }
@@ -642,11 +640,15 @@ impl Engine {
         applied.await.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
     }
 
-    /// Whether everything of the namespace that `cut` admits has been applied.
-    pub(crate) fn namespace_has(&self, cut: Cut) -> bool {
-        let last = self.store.log(NAMESPACE_LOG).last_in(cut);
+    /// Whether everything of the namespace and of groups that `cut` admits has been applied.
+    pub(crate) fn namespace_has(&self, cut: Cut) -> std::io::Result<bool> {
         let applied = Hlc::from_bits(self.shared.applied.load(Ordering::Acquire));
-        last.is_none_or(|last| last.stamp <= applied)
+        for log in [NAMESPACE_LOG, GROUPS_LOG] {
+            if self.store.log(log).tip_at(cut)?.stamp > applied {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -698,51 +700,102 @@ fn apply(
     Ok(())
 }
 
-fn replay_events(
-    store: &Store<Stager>,
-    shared: &Arc<Shared>,
-    rebuild: Rebuild,
-) -> Result<(), String> {
+/// Makes the namespace anew from its log, and brings the catalog up to date from both logs.
+fn replay_events(store: &Store<Stager>, shared: &Arc<Shared>) -> Result<(), String> {
     let logs = store.log_source();
-    let (mut seen, mut events) = (rebuild.applied, rebuild.events);
-    if seen.is_some() && !rebuild.applied_found {
+    let (names, groups) = (store.log(NAMESPACE_LOG), store.log(GROUPS_LOG));
+    let catalog = shared.groups.catalog();
+    let mut seen = catalog.applied().map_err(|error| error.to_string())?;
+    if let Some(applied) = seen
+        && ![&names, &groups].into_iter().any(|log| has_entry(log, applied).unwrap_or(false))
+    {
         tracing::warn!("the catalog knows of entries that the journal has not; it is rebuilt");
-        shared.groups.catalog().clear().map_err(|error| error.to_string())?;
+        catalog.clear().map_err(|error| error.to_string())?;
         seen = None;
-        events = all_events(&store.log(NAMESPACE_LOG))?;
     }
-    for (event, stamp, position) in &events {
-        let deleted = match event {
+    let fail = |error: std::io::Error| error.to_string();
+    let unseen = match seen {
+        Some(applied) => groups.offset_at(Cut::through(applied.stamp)).map_err(fail)?,
+        None => Offset(0),
+    };
+    let mut changes = Events::new(groups.as_ref(), unseen).peekable();
+    for event in Events::new(names.as_ref(), Offset(0)) {
+        let (event, stamp, position) = event?;
+        // What a deletion ends in the catalog was committed before it.
+        while let Some(change) = changes.next_if(|change| is_before(change, stamp)) {
+            replay_change(shared, change?)?;
+        }
+        let deleted = match &event {
             Event::TopicDeleted { id } => {
                 shared.namespace.read().topic_by_id(id).map(|topic| Arc::clone(&topic.name))
             }
             _ => None,
         };
-        shared.namespace.write().apply(event, *stamp, &*logs)?;
-        let for_catalog = event.kind() == KIND_CATALOG || deleted.is_some();
-        if for_catalog && seen.is_none_or(|seen| *position > seen.position) {
-            shared
-                .groups
-                .apply(event, *stamp, *position, deleted.as_deref())
-                .map_err(|error| error.to_string())?;
+        shared.namespace.write().apply(&event, stamp, &*logs)?;
+        if deleted.is_some() && seen.is_none_or(|seen| stamp > seen.stamp) {
+            let applied = shared.groups.apply(&event, stamp, position, deleted.as_deref());
+            applied.map_err(|error| error.to_string())?;
         }
     }
+    for change in changes {
+        replay_change(shared, change?)?;
+    }
+    let last = names.tip().stamp.max(groups.tip().stamp);
+    shared.applied.store(last.bits(), Ordering::Release);
     Ok(())
 }
 
-/// Every event of the namespace, with its stamp and position.
-fn all_events(log: &storage::Log) -> Result<Vec<(Event, Hlc, u64)>, String> {
-    const AT_ONCE: usize = 1 << 20;
-    let (mut events, end) = (Vec::new(), log.end());
-    let mut next = Offset(0);
-    while next < end {
-        for piece in log.read(next, end, AT_ONCE) {
-            let payload = piece.read().map_err(|error| error.to_string())?;
-            events.push((Event::decode(&payload)?, piece.entry.stamp, piece.entry.position));
-            next = piece.entry.end();
-        }
+fn is_before(event: &Result<Replayable, String>, stamp: Hlc) -> bool {
+    event.as_ref().is_ok_and(|(_, at, _)| *at < stamp)
+}
+
+fn replay_change(shared: &Shared, (event, stamp, position): Replayable) -> Result<(), String> {
+    shared.groups.apply(&event, stamp, position, None).map_err(|error| error.to_string())
+}
+
+/// Whether a log has the entry up to which the catalog has seen the journal.
+fn has_entry(log: &storage::Log, applied: Applied) -> std::io::Result<bool> {
+    let tip = log.tip_at(Cut::through(applied.stamp))?;
+    let Some(last) = tip.end.0.checked_sub(1) else { return Ok(false) };
+    let entry = log.entry_at(Offset(last))?;
+    Ok(entry
+        .is_some_and(|entry| (entry.stamp, entry.position) == (applied.stamp, applied.position)))
+}
+
+/// An event, its stamp, and its position in the journal.
+type Replayable = (Event, Hlc, u64);
+
+/// The events of a log, in order.
+struct Events<'a> {
+    log: &'a storage::Log,
+    next: Offset,
+    read: std::collections::VecDeque<Piece>,
+}
+
+impl<'a> Events<'a> {
+    fn new(log: &'a storage::Log, from: Offset) -> Events<'a> {
+        Events { log, next: from.max(log.start()), read: std::collections::VecDeque::new() }
     }
-    Ok(events)
+
+    fn try_next(&mut self) -> Result<Option<Replayable>, String> {
+        const AT_ONCE: usize = 1 << 20;
+        if self.read.is_empty() {
+            let pieces = self.log.read(self.next, self.log.end(), AT_ONCE);
+            self.read = pieces.map_err(|error| error.to_string())?.into();
+        }
+        let Some(piece) = self.read.pop_front() else { return Ok(None) };
+        self.next = piece.entry.end();
+        let payload = piece.read().map_err(|error| error.to_string())?;
+        Ok(Some((Event::decode(&payload)?, piece.entry.stamp, piece.entry.position)))
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = Result<Replayable, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.try_next().transpose()
+    }
 }
 
 impl Drop for Engine {

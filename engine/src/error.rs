@@ -107,3 +107,9 @@ impl From<CatalogError> for EngineError {
         EngineError::Disk(error.to_string().into())
     }
 }
+
+impl From<std::io::Error> for EngineError {
+    fn from(error: std::io::Error) -> EngineError {
+        EngineError::Disk(error.to_string().into())
+    }
+}

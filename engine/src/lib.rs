@@ -31,6 +31,7 @@ pub use namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use pins::{Hold, Holds, Pin, PinError};
 pub use seek::{Found, SeekError, TopicView, View, When};
 
-pub use storage::journal::{LoadBuffer, Segment};
 pub use storage::log::Watcher;
-pub use storage::{Durability, Entry, Head, Offset, Payload, Piece, PieceData};
+pub use storage::{
+    DataFile, Durability, Entry, Head, LoadBuffer, Offset, Payload, Piece, PieceData,
+};

@@ -7,7 +7,6 @@ pub(crate) mod event;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use hlc::{Cut, Hlc, SysTime, TOPIC_MARK};
 use storage::{Log, LogId, Offset};
@@ -17,8 +16,12 @@ use crate::error::EngineError;
 use crate::pins::Pins;
 use event::Event;
 
-/// The log of namespace events.
+/// The log of events of topics, pins and producer ids.
 pub(crate) const NAMESPACE_LOG: LogId = LogId(0);
+/// The log of events of offsets and groups.
+pub(crate) const GROUPS_LOG: LogId = LogId(1);
+/// The log of the first partition that is ever made.
+const FIRST_PARTITION: u64 = 2;
 /// The longest name that a topic or a pin may have.
 const NAME_BYTES_MAX: usize = 249;
 
@@ -47,13 +50,12 @@ pub struct Partition {
     pub index: u32,
     /// Its records.
     pub log: Arc<Log>,
-    start: AtomicU64,
 }
 
 impl Partition {
     /// The first offset that has not been given up.
     pub fn start(&self) -> Offset {
-        Offset(self.start.load(Ordering::Acquire))
+        self.log.start()
     }
 
     /// The offset behind the last visible record.
@@ -120,7 +122,7 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     pub(crate) fn new() -> Namespace {
-        Namespace { next_log: 1, ..Namespace::default() }
+        Namespace { next_log: FIRST_PARTITION, ..Namespace::default() }
     }
 
     /// The first log that no partition has.
@@ -214,15 +216,6 @@ impl Namespace {
                 let partitions = topic.partitions.clone();
                 self.put(*id, stamp, Some(Topic { config, partitions, ..shallow(&topic) }))
             }
-            Event::RecordsDeleted { id, partition, before } => {
-                let Some(topic) = self.topic_by_id(id).cloned() else { return Ok(()) };
-                let partition = topic
-                    .partitions
-                    .get(*partition as usize)
-                    .ok_or("records deleted from a partition that is not there")?;
-                partition.start.fetch_max(*before, Ordering::AcqRel);
-                Ok(())
-            }
             Event::ProducerIdsGranted { below } => {
                 self.producer_ids_below = self.producer_ids_below.max(*below);
                 Ok(())
@@ -283,11 +276,7 @@ fn new_partitions(
 ) -> Vec<Arc<Partition>> {
     (0..count)
         .map(|nth| {
-            Arc::new(Partition {
-                index: from + nth,
-                log: log(LogId(first_log + u64::from(nth))),
-                start: AtomicU64::new(0),
-            })
+            Arc::new(Partition { index: from + nth, log: log(LogId(first_log + u64::from(nth))) })
         })
         .collect()
 }

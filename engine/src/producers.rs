@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use hlc::Hlc;
+use serde::{Deserialize, Serialize};
 use storage::{LogId, Offset};
 
 use crate::append::ProducerNote;
@@ -16,7 +17,7 @@ const EXPIRY_MS: u64 = 24 * 3600 * 1000;
 /// How many producers a log remembers at most; the longest silent are forgotten first.
 const PRODUCERS_MAX: usize = 20_000;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Written {
     first: i32,
     last: i32,
@@ -24,7 +25,7 @@ pub(crate) struct Written {
     stamp: Hlc,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Producer {
     epoch: i16,
     written: VecDeque<Written>,
@@ -112,6 +113,17 @@ impl Producers {
         let (first, last) = (note.first_sequence, note.last_sequence);
         producer.written.push_back(Written { first, last, base, stamp });
         before
+    }
+
+    /// All that is remembered of what was committed.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        assert!(self.undo.is_empty(), "nothing is staged when a segment is sealed");
+        postcard::to_stdvec(&self.by_log).expect("producers can be encoded")
+    }
+
+    /// What [`Producers::encode`] gave.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Producers, postcard::Error> {
+        Ok(Producers { by_log: postcard::from_bytes(bytes)?, undo: Vec::new() })
     }
 
     pub(crate) fn commit(&mut self) {

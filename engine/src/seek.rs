@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
-use storage::{Log, Offset, Piece};
+use storage::manifest::Horizon;
+use storage::{Offset, Piece};
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -69,6 +70,12 @@ pub enum SeekError {
     /// What is stored cannot be read.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl From<std::io::Error> for SeekError {
+    fn from(error: std::io::Error) -> SeekError {
+        SeekError::Engine(error.into())
+    }
 }
 
 /// A partition whose history does not reach back to a moment.
@@ -136,7 +143,7 @@ impl View {
         if !inside {
             return Err(EngineError::OffsetOutOfRange { offset: from, start, end });
         }
-        Ok(self.partition.log.read(Offset(from as u64), end, bytes_max))
+        Ok(self.partition.log.read(Offset(from as u64), end, bytes_max)?)
     }
 }
 
@@ -160,21 +167,43 @@ impl TopicView {
     pub fn check_kept(&self) -> Result<(), SeekError> {
         let mut lost = Vec::new();
         for view in &self.partitions {
-            let given_up = view.partition.start();
-            let needed = match self.ask {
-                Ask::At(_) => view.end(),
-                Ask::Window(..) => view.start,
+            let horizon = view.partition.log.horizon();
+            let is_whole = match self.ask {
+                Ask::At(Moment::Sys(cut)) | Ask::Window(Moment::Sys(cut), _) => {
+                    is_kept(&horizon, cut)
+                }
+                Ask::At(Moment::User { known, .. }) => {
+                    view.end() >= horizon.start && is_uncompacted(&horizon, known)
+                }
+                Ask::Window(Moment::User { .. }, last) => {
+                    let known = match last {
+                        Moment::User { known, .. } => known,
+                        Moment::Sys(cut) => Some(cut),
+                    };
+                    view.start >= horizon.start && is_uncompacted(&horizon, known)
+                }
             };
-            if needed < given_up {
+            if !is_whole {
                 lost.push(Lost {
                     topic: Arc::clone(&self.topic.name),
                     partition: view.partition.index,
-                    earliest: earliest(&view.partition.log, given_up),
+                    earliest: earliest(&horizon),
                 });
             }
         }
         if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
     }
+}
+
+/// Whether a log's history reaches back to `cut`: the cut holds everything that was given up, and
+/// everything that superseded what compaction dropped.
+pub(crate) fn is_kept(horizon: &Horizon, cut: Cut) -> bool {
+    let given_up = horizon.start > Offset(0) && cut.bound() <= horizon.lost_to;
+    !given_up && is_uncompacted(horizon, Some(cut))
+}
+
+fn is_uncompacted(horizon: &Horizon, known: Option<Cut>) -> bool {
+    known.is_none_or(|cut| cut.bound() >= horizon.compacted_to)
 }
 
 /// A record found by time.
@@ -223,7 +252,7 @@ impl Engine {
                 When::AtFrontier if !cut.is_closed_by(frontier) => (Cut::through(frontier), true),
                 _ => (cut, cut.is_closed_by(frontier)),
             };
-            if closed && self.namespace_has(cut) {
+            if closed && self.namespace_has(cut)? {
                 return Ok((cut, frontier));
             }
             let ahead = timekeeper.until(cut);
@@ -305,9 +334,9 @@ impl Engine {
         known: Cut,
     ) -> Result<Offset, SeekError> {
         match moment {
-            Moment::Sys(cut) => Ok(partition.log.offset_at(cut)),
+            Moment::Sys(cut) => Ok(partition.log.offset_at(cut)?),
             Moment::User { before, .. } => {
-                let end = partition.log.offset_at(known);
+                let end = partition.log.offset_at(known)?;
                 let found = self.first_in_log(partition, before, Offset(0))?;
                 Ok(found.map_or(end, |found| found.offset.min(end)))
             }
@@ -335,7 +364,7 @@ impl Engine {
         from: Offset,
     ) -> Result<Option<Found>, EngineError> {
         let mut from = from;
-        while let Some(piece) = partition.log.first_reaching(time, from) {
+        while let Some(piece) = partition.log.first_reaching(time, from)? {
             let times = self.times(&piece)?;
             let record = times.into_iter().find(|(offset, t)| *offset >= from && *t >= time);
             if let Some((offset, time)) = record {
@@ -358,9 +387,13 @@ impl Engine {
             return Ok(None);
         }
         // A view may begin and end inside of a batch: there only the records can tell.
-        let edges = [start, Offset(end.0 - 1)].map(|offset| log.piece_at(offset));
+        let pieces = [
+            log.piece_at(start)?,
+            log.piece_at(Offset(end.0 - 1))?,
+            log.latest_by_user_time(start, end)?,
+        ];
         let mut best: Option<Found> = None;
-        for piece in edges.into_iter().flatten().chain(log.latest_by_user_time(start, end)) {
+        for piece in pieces.into_iter().flatten() {
             for (offset, time) in self.times(&piece)? {
                 let better = best.is_none_or(|best| {
                     time > best.time || (time == best.time && offset < best.offset)
@@ -369,6 +402,16 @@ impl Engine {
                     best = Some(Found { offset, time, epoch: piece.entry.epoch });
                 }
             }
+        }
+        // Of a batch that was compacted, the record with the largest time may be gone: then another may
+        // hold a later one than was found.
+        let mut later =
+            best.map_or(Some(UserTime(i64::MIN)), |best| best.time.0.checked_add(1).map(UserTime));
+        while let Some(time) = later
+            && let Some(found) = self.first_at_or_after(view, time)?
+        {
+            best = Some(found);
+            later = found.time.0.checked_add(1).map(UserTime);
         }
         Ok(best)
     }
@@ -390,8 +433,11 @@ impl Engine {
     }
 }
 
-/// The smallest bound whose cut of `log` reaches `start`.
-pub(crate) fn earliest(log: &Log, start: Offset) -> Hlc {
-    let last_lost = start.0.checked_sub(1).and_then(|last| log.entry_at(Offset(last)));
-    last_lost.map_or(Hlc::ZERO, |entry| entry.stamp.next())
+/// The smallest bound of a cut to which a log's history reaches back.
+pub(crate) fn earliest(horizon: &Horizon) -> Hlc {
+    let given_up = match horizon.start {
+        Offset(0) => Hlc::ZERO,
+        _ => horizon.lost_to.next(),
+    };
+    given_up.max(horizon.compacted_to)
 }

@@ -30,7 +30,7 @@ use crate::part::Parts;
 pub use giving_up::Freed;
 pub use opening::HistoryError;
 pub(crate) use opening::Opened;
-pub use replacing::{Kept, Replaced};
+pub use replacing::{Compacted, Emit, Kept};
 
 /// How long the background work rests when there is nothing to do, or nothing can be done.
 const TEND_EVERY: std::time::Duration = std::time::Duration::from_secs(1);

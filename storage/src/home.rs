@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The version of the on-disk format that this code reads and writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 const IDENTITY_FILE: &str = "FREEZEFRAME";
 const LOCK_FILE: &str = "LOCK";
 

@@ -405,15 +405,13 @@ impl Log {
         Ok(self.tip_at(cut)?.end)
     }
 
-    /// Whether everything of the log that `cut` admits lies below `position` of the journal.
-    pub fn lies_below(&self, cut: Cut, position: u64) -> bool {
+    /// The position of the journal that has to be on stable storage for all of the log that `cut`
+    /// admits to be; 0 if it is, for what is indexed in files was synced before.
+    pub fn reach(&self, cut: Cut) -> u64 {
         let state = self.state.read();
         let count = state.entries.partition_point(|entry| cut.admits(entry.stamp));
-        // What is indexed in files was synced before.
-        count.checked_sub(1).is_none_or(|last| {
-            let entry = &state.entries[last];
-            entry.position + u64::from(entry.length) <= position
-        })
+        let last = count.checked_sub(1).map(|last| &state.entries[last]);
+        last.map_or(0, |last| last.position + u64::from(last.length))
     }
 
     /// The entry that holds `offset`, or the first after it.
@@ -577,7 +575,10 @@ impl Log {
 
     /// Bytes of payload in front of the entry that holds `offset` or follows it: with what has been
     /// given up, and without what compaction left out.
-    fn bytes_before(&self, offset: Offset) -> io::Result<u64> {
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn bytes_before(&self, offset: Offset) -> io::Result<u64> {
         let (base_bytes, freed) = {
             let state = self.state.read();
             if offset >= state.tip.end {
@@ -595,25 +596,6 @@ impl Log {
             Some(base) if entry.base >= freed.end => base + before - freed.bytes,
             _ => before,
         })
-    }
-
-    /// The first offset from which on at most `bytes` of payload are kept, in whole entries.
-    ///
-    /// # Errors
-    /// An index cannot be read.
-    pub fn suffix_of(&self, bytes: u64) -> io::Result<Offset> {
-        let (start, end) = (self.start(), self.end());
-        let goal = self.bytes_before(end)?.saturating_sub(bytes);
-        let (mut low, mut high) = (start, end);
-        while low < high {
-            let middle = Offset(low.0 + (high.0 - low.0) / 2);
-            if self.bytes_before(middle)? < goal {
-                low = Offset(middle.0 + 1);
-            } else {
-                high = middle;
-            }
-        }
-        Ok(self.entry_at(low)?.map_or(low, |entry| entry.base.max(start)))
     }
 
     /// The last offset of `epoch` or an earlier one, and that epoch (KIP-101's end offset for an

@@ -25,7 +25,7 @@ const MAGIC: &[u8; 8] = b"FFMANIF1";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const PART_BYTES: usize = 32;
-const LOG_BYTES: usize = 104;
+const LOG_BYTES: usize = 112;
 /// No manifest is longer: a longer file is damage, and no reason to allocate.
 const BYTES_MAX: u64 = 1 << 32;
 
@@ -40,6 +40,8 @@ pub struct Horizon {
     /// Records whose successor by key lies below this bound may be gone: a cut below it is not what it
     /// was.
     pub compacted_to: Hlc,
+    /// Below this offset each key occurs once.
+    pub clean_to: Offset,
     /// How far the log had come where parts are no longer looked into: the base has what lies before,
     /// or nothing has.
     pub(crate) freed: Tip,
@@ -55,6 +57,7 @@ impl Default for Horizon {
             start: Offset(0),
             lost_to: Hlc::ZERO,
             compacted_to: Hlc::ZERO,
+            clean_to: Offset(0),
             freed: Tip::NONE,
             punched_to: Offset(0),
             base: 0,
@@ -223,6 +226,7 @@ fn encode_log(log: LogId, horizon: &Horizon, bytes: &mut Vec<u8>) {
         freed.bytes,
         freed.user_peak.0 as u64,
         u64::from(freed.epoch),
+        horizon.clean_to.0,
     ] {
         bytes.extend_from_slice(&field.to_le_bytes());
     }
@@ -244,6 +248,7 @@ fn decode_log(bytes: &[u8]) -> (LogId, Horizon) {
         compacted_to: Hlc::from_bits(field(3)),
         punched_to: Offset(field(4)),
         base: field(5),
+        clean_to: Offset(field(13)),
         freed,
     };
     (LogId(field(0)), horizon)
@@ -268,6 +273,7 @@ mod tests {
             compacted_to: Hlc::from_bits(9),
             freed,
             punched_to: Offset(10),
+            clean_to: Offset(15),
             base: 11,
         };
         Manifest {

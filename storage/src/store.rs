@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::history::{
-    Freed, History, HistoryError, HistoryStats, Kept, Opened, Replaced, SealedSegment,
+    Compacted, Emit, Freed, History, HistoryError, HistoryStats, Opened, SealedSegment,
 };
 use crate::index::BlockCache;
 use crate::journal::{
@@ -463,7 +463,9 @@ impl<S: Stage> Store<S> {
     /// The store has stopped.
     pub fn sync(&self) -> io::Result<()> {
         let (sender, synced) = std::sync::mpsc::channel();
-        let done = move |_: Results<S::Refusal>| drop(sender.send(()));
+        let done = move |_: Results<S::Refusal>| {
+            let _ = sender.send(());
+        };
         let (appends, durability) = (Vec::new(), Durability::Synced);
         self.push(Request { appends, durability, must_sync: true, done: Box::new(done) });
         // The writer drops what it does not complete.
@@ -492,21 +494,20 @@ impl<S: Stage> Store<S> {
         Ok((tip.end, tip.stamp))
     }
 
-    /// Puts the entries that `next` gives in place of all that `log` has below `until`, which is an
-    /// offset that [`Store::replaceable`] gave. Cuts below `compacted_to` are errors from then on.
+    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, which is an
+    /// offset that [`Store::replaceable`] gave; or changes nothing, if `fill` says so in the end.
     ///
     /// Entries come in order, and the last one below `until` has to be among them: cuts end there.
     ///
     /// # Errors
-    /// The disk fails, or `next` does; nothing has changed then.
+    /// The disk fails, or `fill` does; nothing has changed then.
     pub fn replace(
         &self,
         log: LogId,
         until: Offset,
-        compacted_to: Hlc,
-        next: &mut dyn FnMut() -> io::Result<Option<Kept>>,
-    ) -> io::Result<Replaced> {
-        self.shared.history.replace(log, until, compacted_to, next)
+        fill: &mut dyn FnMut(Emit<'_>) -> io::Result<Option<Compacted>>,
+    ) -> io::Result<bool> {
+        self.shared.history.replace(log, until, fill)
     }
 
     /// The parts that there are.

@@ -63,11 +63,20 @@ fn describe(topic: &Topic, wanted: impl Fn(&Partition) -> bool) -> DescribeLogDi
         topic.partitions.iter().filter(|partition| wanted(partition)).map(|partition| {
             DescribeLogDirsPartition::default()
                 .with_partition_index(partition.index as i32)
-                .with_partition_size(i64::try_from(partition.log.bytes()).unwrap_or(i64::MAX))
+                .with_partition_size(size(partition))
         });
     DescribeLogDirsTopic::default()
         .with_name(TopicName(StrBytes::from_string(topic.name.to_string())))
         .with_partitions(partitions.collect())
+}
+
+/// Bytes of payload that are kept; 0 if an index cannot be read.
+fn size(partition: &Partition) -> i64 {
+    let bytes = partition.log.bytes().unwrap_or_else(|error| {
+        tracing::error!(%error, "the size of a partition is not known");
+        0
+    });
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

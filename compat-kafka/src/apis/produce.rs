@@ -361,27 +361,3 @@ fn check_keys(
     let records = found.first.into_iter().map(record_error).collect();
     Err(Refused { records, ..Refused::new(ResponseError::InvalidRecord, message) })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
-        for (frame_bytes, part_bytes, copied) in [
-            (1 << 20, 1 << 10, true),
-            (1 << 20, (256 << 10) - 1, true),
-            (1 << 20, 256 << 10, false),
-            (1 << 20, 1 << 20, false),
-            // Small frames lie together in a block.
-            (200, 100, true),
-            (READ_BYTES / 2, READ_BYTES / 4, false),
-        ] {
-            let frame = Bytes::from(vec![7; frame_bytes]);
-            let part = frame.slice(frame_bytes - part_bytes..);
-            let own = own_if_small(part.clone(), frame_bytes);
-            assert_eq!(own, part);
-            assert_eq!(own.as_ptr() != part.as_ptr(), copied, "{part_bytes} of {frame_bytes}");
-        }
-    }
-}

@@ -75,6 +75,10 @@ impl Disk for HangingDisk {
         self.disk.remove(name)
     }
 
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         self.disk.sync_names()
     }
@@ -95,6 +99,10 @@ impl DiskFile for HangingFile {
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         self.file.truncate(length)
+    }
+
+    fn punch(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+        self.file.punch(range)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -41,15 +41,6 @@ pub enum Event {
         /// All that is set on it now.
         configs: BTreeMap<String, String>,
     },
-    /// Records were given up.
-    RecordsDeleted {
-        /// The topic's id.
-        id: [u8; 16],
-        /// The partition.
-        partition: u32,
-        /// The first offset that is kept.
-        before: u64,
-    },
     /// Producer ids below this may have been given out.
     ProducerIdsGranted {
         /// The bound.
@@ -128,7 +119,6 @@ impl Event {
             | Event::TopicDeleted { .. }
             | Event::PartitionsAdded { .. }
             | Event::TopicConfigured { .. }
-            | Event::RecordsDeleted { .. }
             | Event::ProducerIdsGranted { .. }
             | Event::PinSet { .. }
             | Event::PinRemoved { .. } => KIND_NAMESPACE,

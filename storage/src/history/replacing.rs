@@ -26,14 +26,17 @@ pub struct Kept {
     pub payload: Bytes,
 }
 
-/// What replacing came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replaced {
-    /// Entries that stay.
-    pub entries: u64,
-    /// Bytes of payload in them.
-    pub bytes: u64,
+/// What is true of a log whose beginning was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// Cuts below this bound are errors from then on.
+    pub compacted_to: Hlc,
+    /// Below this offset each key occurs once.
+    pub clean_to: Offset,
 }
+
+/// Takes an entry that stays.
+pub type Emit<'a> = &'a mut dyn FnMut(Kept) -> io::Result<()>;
 
 impl Sealed {
     /// How far the log had come at the end of the last run that `cut` admits as a whole.
@@ -52,20 +55,17 @@ impl Sealed {
 }
 
 impl History {
-    /// Puts the entries that `next` gives in place of all that `log` has below `until`, where a run of
-    /// it ends ([`Sealed::tip_of_runs_in`]). Cuts below `compacted_to` are errors from then on.
-    ///
-    /// The last entry below `until` has to be among them, for cuts end there.
+    /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
+    /// it ends ([`Sealed::tip_of_runs_in`]); or changes nothing, if `fill` says so in the end.
     ///
     /// # Errors
-    /// The disk fails, or `next` does; nothing has changed then.
+    /// The disk fails, or `fill` does; nothing has changed then.
     pub(crate) fn replace(
         &self,
         id: LogId,
         until: Offset,
-        compacted_to: Hlc,
-        next: &mut dyn FnMut() -> io::Result<Option<Kept>>,
-    ) -> io::Result<Replaced> {
+        fill: &mut dyn FnMut(Emit<'_>) -> io::Result<Option<Compacted>>,
+    ) -> io::Result<bool> {
         let _reclaiming = self.reclaiming.lock();
         let log = self.log(id);
         let freed = log.sealed_now().tip_of_runs_below(until)?;
@@ -78,23 +78,25 @@ impl History {
         let name = base_name(id, generation);
         let header = FiledHeader { start: 0, end, generation, log: Some(id) };
         let mut writer = FiledWriter::create(&*self.disk, &name, header)?;
-        let index = index_name(&name);
-        let mut builder = IndexBuilder::create(&*self.disk, &index, 0, end)?;
+        let mut builder = IndexBuilder::create(&*self.disk, &index_name(&name), 0, end)?;
         builder.begin(id, Tip::NONE);
-        let (mut replaced, mut reached) = (Replaced::default(), Offset(0));
-        while let Some(kept) = next()? {
+        let (mut bytes, mut reached) = (0, Offset(0));
+        let compacted = fill(&mut |kept| {
             self.give_way()?;
             let mut entry = kept.entry;
             assert!(entry.base >= reached && entry.end() <= until, "kept in order: {entry:?}");
             reached = entry.end();
             entry.length = kept.payload.len() as u32;
             entry.payload_crc = crc32c::crc32c(&kept.payload);
-            replaced.entries += 1;
-            replaced.bytes += u64::from(entry.length);
-            entry.bytes = replaced.bytes;
+            bytes += u64::from(entry.length);
+            entry.bytes = bytes;
             let header = frame_of(id, &entry).encode(entry.frame());
-            builder.entry(writer.add(&entry, &header, &kept.payload)?)?;
-        }
+            builder.entry(writer.add(&entry, &header, &kept.payload)?)
+        })?;
+        let Some(compacted) = compacted else {
+            self.forget(vec![name]);
+            return Ok(false);
+        };
         assert!(reached == until, "the last entry is kept: cuts end there");
         writer.finish()?;
         builder.finish(None)?;
@@ -104,7 +106,8 @@ impl History {
         let mut manifest = self.manifest.lock();
         let horizon = log.horizon();
         let horizon = Horizon {
-            compacted_to: horizon.compacted_to.max(compacted_to),
+            compacted_to: horizon.compacted_to.max(compacted.compacted_to),
+            clean_to: compacted.clean_to,
             freed,
             base: generation,
             ..horizon
@@ -117,7 +120,7 @@ impl History {
         drop(manifest);
         self.forget(old.into_iter().map(|old| old.files.data.name.clone()).collect());
         self.stats.replaced.fetch_add(1, Ordering::Relaxed);
-        Ok(replaced)
+        Ok(true)
     }
 
     fn open_new_base(&self, id: LogId, name: &str) -> io::Result<Arc<Base>> {
