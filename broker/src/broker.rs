@@ -49,6 +49,8 @@ pub struct Running {
     kafka: Arc<Kafka>,
     kafka_door: Option<Door>,
     admin_door: Option<Door>,
+    /// Gives up, compacts, frees.
+    housekeeping: JoinHandle<()>,
     /// Held until everything in it is closed.
     home: Home,
 }
@@ -95,8 +97,9 @@ impl Broker {
             }
             None => None,
         };
+        let housekeeping = tokio::spawn(Arc::clone(&engine).keep_house());
         status.serving(Parts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
-        Ok(Running { status, engine, kafka, kafka_door, admin_door, home })
+        Ok(Running { status, engine, kafka, kafka_door, admin_door, housekeeping, home })
     }
 }
 
@@ -205,6 +208,7 @@ impl Running {
         } else {
             self.kafka.close();
         }
+        self.housekeeping.abort();
         let engine = self.engine;
         let closed = tokio::task::spawn_blocking(move || engine.close()).await;
         if let Err(error) = closed {

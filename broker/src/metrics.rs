@@ -95,6 +95,24 @@ fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     }
     let segments = parts.engine.segment_count() as u64;
     page.gauge("freezeframe_journal_segments", "Files of the journal", segments)?;
+    let history = parts.engine.history_stats();
+    for (name, help, count) in [
+        ("segments_indexed", "Segments of the journal indexed in files", &history.indexed),
+        ("parts_filed", "Stretches of the journal rewritten sorted by log", &history.filed),
+        ("filed_bytes", "Bytes that filing wrote", &history.filed_bytes),
+        ("files_removed", "Data files removed", &history.removed),
+        ("punched_bytes", "Bytes given back inside of files that stay", &history.punched_bytes),
+        (
+            "indexes_rebuilt",
+            "Indexes made anew because they were lost or damaged",
+            &history.rebuilt,
+        ),
+        ("logs_compacted", "Times that a log's beginning was compacted", &history.replaced),
+    ] {
+        page.counter(&format!("freezeframe_{name}"), help, now(count))?;
+    }
+    let index_bytes = parts.engine.index_bytes() as u64;
+    page.gauge("freezeframe_index_bytes", "Bytes of index files in memory", index_bytes)?;
     let stopped = u64::from(parts.engine.stopped().is_some());
     page.gauge("freezeframe_stopped", "Whether the store has stopped", stopped)
 }

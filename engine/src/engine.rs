@@ -17,8 +17,8 @@ use storage::disk::Disk;
 use storage::log::Watcher;
 use storage::timekeeper::Timekeeper;
 use storage::{
-    Append, AppendError, Appended, Durability, LogId, Offset, OpenError, Payload, Piece, Replay,
-    Replayed, Results, Stats, Store,
+    Append, AppendError, Appended, Durability, HistoryStats, LogId, Offset, OpenError, Payload,
+    Piece, Replay, Replayed, Results, Stats, Store,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, oneshot};
 
@@ -27,6 +27,7 @@ use crate::config::{TopicConfig, TopicDefaults};
 use crate::cut_cache::CutCache;
 use crate::error::EngineError;
 use crate::groups::{Committed, GroupOffset, Groups};
+use crate::housekeeping::HousekeepingOptions;
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
 use crate::pins::Hold;
@@ -56,6 +57,8 @@ pub struct EngineOptions {
     pub deleted_topic_retention: Duration,
     /// How many bytes of answers to cuts are kept; 0 for none.
     pub cut_cache_bytes_max: usize,
+    /// When it looks after what it keeps.
+    pub housekeeping: HousekeepingOptions,
 }
 
 impl Default for EngineOptions {
@@ -69,6 +72,7 @@ impl Default for EngineOptions {
             pins_max: 100,
             deleted_topic_retention: Duration::from_secs(7 * 24 * 60 * 60),
             cut_cache_bytes_max: 16 << 20,
+            housekeeping: HousekeepingOptions::default(),
         }
     }
 }
@@ -266,6 +270,16 @@ impl Engine {
     /// Counters of the store.
     pub fn stats(&self) -> &Stats {
         self.store.stats()
+    }
+
+    /// Counters of what is done to what is sealed.
+    pub fn history_stats(&self) -> &HistoryStats {
+        self.store.history_stats()
+    }
+
+    /// How many bytes of index files are in memory.
+    pub fn index_bytes(&self) -> usize {
+        self.store.index_cache().held_bytes()
     }
 
     /// How many segments the journal has.

@@ -282,6 +282,8 @@ pub struct Stats {
     pub journal_end: AtomicU64,
     /// Everything below is on stable storage.
     pub synced_to: AtomicU64,
+    /// The first stamp in the segment that is being written; 0 if there is none yet.
+    open_since: AtomicU64,
 }
 
 struct Shared<S: Stage> {
@@ -345,7 +347,7 @@ impl<S: Stage> Store<S> {
                 "cut off a torn tail: bytes behind everything that is known to have been synced"
             );
         }
-        let (entries, sealed, frames) = found.finish(&recovered);
+        let (entries, sealed, frames, open_since) = found.finish(&recovered);
         let segments = Arc::new(Segments::new(recovered.segments));
         let history = Arc::new(opened.into_history(Arc::clone(&disk), Arc::clone(&segments)));
         for (id, entries) in entries {
@@ -383,6 +385,7 @@ impl<S: Stage> Store<S> {
         let stats = Stats::default();
         stats.journal_end.store(recovered.end, Ordering::Relaxed);
         stats.synced_to.store(recovered.end, Ordering::Relaxed);
+        stats.open_since.store(open_since.bits(), Ordering::Relaxed);
         let shared = Arc::new(Shared { queue, history, stats });
         let writer = Writer {
             shared: Arc::clone(&shared),
@@ -437,6 +440,12 @@ impl<S: Stage> Store<S> {
     /// The disk fails; what was not done is tried again.
     pub fn tend(&self) -> io::Result<()> {
         self.shared.history.tend()
+    }
+
+    /// The first stamp in the segment that is being written, if it has one.
+    pub fn open_since(&self) -> Option<Hlc> {
+        let since = Hlc::from_bits(self.shared.stats.open_since.load(Ordering::Relaxed));
+        (since > Hlc::ZERO).then_some(since)
     }
 
     /// Ends the segment that is being written, so that it can be indexed and filed. It is done before
@@ -644,8 +653,8 @@ struct Found<'a, R> {
     replay: &'a mut R,
     logs: HashMap<LogId, Vec<Entry>>,
     sealed: Vec<SealedSegment>,
-    /// The segment of the last frame, and how many frames it has.
-    current: Option<(Arc<Segment>, u64)>,
+    /// The segment of the last frame, how many frames it has, and the first stamp in it.
+    current: Option<(Arc<Segment>, u64, Hlc)>,
 }
 
 impl<'a, R: Replay> Found<'a, R> {
@@ -654,23 +663,25 @@ impl<'a, R: Replay> Found<'a, R> {
     }
 
     fn seal(&mut self, end: u64) {
-        if let Some((segment, _)) = self.current.take() {
+        if let Some((segment, ..)) = self.current.take() {
             self.sealed.push(SealedSegment { segment, end, state: self.replay.state() });
         }
     }
 
-    /// The entries, the segments that are sealed, and how many frames the last segment has.
+    /// The entries, the segments that are sealed, and of the last segment how many frames it has and
+    /// the first stamp in it.
     fn finish(
         mut self,
         recovered: &Recovered,
-    ) -> (HashMap<LogId, Vec<Entry>>, Vec<SealedSegment>, u64) {
+    ) -> (HashMap<LogId, Vec<Entry>>, Vec<SealedSegment>, u64, Hlc) {
         let newest = recovered.segments.last().map_or(0, |segment| segment.start);
-        let is_newest = |(segment, _): &(Arc<Segment>, u64)| segment.start == newest;
+        let is_newest = |(segment, ..): &(Arc<Segment>, u64, Hlc)| segment.start == newest;
         if !self.current.as_ref().is_some_and(is_newest) {
             self.seal(newest);
         }
-        let frames = self.current.map_or(0, |(_, frames)| frames);
-        (self.logs, self.sealed, frames)
+        let (frames, since) =
+            self.current.map_or((0, Hlc::ZERO), |(_, count, since)| (count, since));
+        (self.logs, self.sealed, frames, since)
     }
 }
 
@@ -682,10 +693,10 @@ impl<R: Replay> Visit for Found<'_, R> {
         frame: &Frame,
         start: &[u8],
     ) -> Result<(), RecoverError> {
-        if self.current.as_ref().is_some_and(|(current, _)| current.start != segment.start) {
+        if self.current.as_ref().is_some_and(|(current, ..)| current.start != segment.start) {
             self.seal(segment.start);
         }
-        self.current.get_or_insert_with(|| (Arc::clone(segment), 0)).1 += 1;
+        self.current.get_or_insert_with(|| (Arc::clone(segment), 0, frame.stamp)).1 += 1;
         let entry = entry_of(frame, position + FRAME_BYTES as u64);
         let (file, at) = (&*segment.data, segment.at(entry.position));
         let replayed = Replayed { log: frame.log, entry: &entry, start, file, at };
@@ -757,7 +768,7 @@ impl<S: Stage> Writer<S> {
 
     fn seal(&mut self) {
         let Writer { journal, stage, shared, .. } = self;
-        if let Err(error) = journal.seal(&mut |sealed| hand_over(&shared.history, stage, sealed)) {
+        if let Err(error) = journal.seal(&mut |sealed| hand_over(shared, stage, sealed)) {
             self.failed(error);
         }
     }
@@ -782,7 +793,7 @@ impl<S: Stage> Writer<S> {
             .map(|append| FRAME_BYTES as u64 + padded(append.payload.len() as u64))
             .sum();
         let Writer { journal, stage, shared, .. } = self;
-        let mut sealed = |sealed| hand_over(&shared.history, stage, sealed);
+        let mut sealed = |sealed| hand_over(shared, stage, sealed);
         if let Err(error) = journal.make_room(room, &mut sealed) {
             let error = self.failed(error);
             return complete(group.into_iter().map(|request| fail(request, &error)).collect());
@@ -850,6 +861,10 @@ impl<S: Stage> Writer<S> {
             kind: append.kind,
         };
         let position = self.journal.lay_out(frame, &append.payload);
+        let since = &self.shared.stats.open_since;
+        if since.load(Ordering::Relaxed) == 0 {
+            since.store(stamp.bits(), Ordering::Relaxed);
+        }
         let entry = entry_of(&frame, position);
         ends.insert(append.log, entry.end());
         laid.push(Laid { log, entry, payload: append.payload });
@@ -900,11 +915,13 @@ impl<S: Stage> Writer<S> {
 
 /// Gives a sealed segment to those who index it, once there are not too many.
 fn hand_over<S: Stage>(
-    history: &History,
+    shared: &Shared<S>,
     stage: &S,
     (segment, end): (Arc<Segment>, u64),
 ) -> io::Result<()> {
+    let history = &shared.history;
     history.wait_for_room()?;
+    shared.stats.open_since.store(0, Ordering::Relaxed);
     history.push_sealed(SealedSegment { segment, end, state: stage.state() });
     Ok(())
 }

@@ -184,6 +184,30 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
             Ok(())
         }),
     ),
+    setting(
+        "log.retention.check.interval.ms",
+        "300000",
+        Broker(|config, value| {
+            config.engine.housekeeping.retention_every = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "log.cleaner.backoff.ms",
+        "15000",
+        Broker(|config, value| {
+            config.engine.housekeeping.compaction_every = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
+        "log.cleaner.dedupe.buffer.size",
+        "134217728",
+        Broker(|config, value| {
+            config.engine.housekeeping.compaction_bytes_max = value.bytes(MIB, 1 << 40)? as usize;
+            Ok(())
+        }),
+    ),
     setting("compression.type", "producer", Topic("compression.type", 1)),
     setting("log.cleaner.delete.retention.ms", "86400000", Topic("delete.retention.ms", 1)),
     setting(
@@ -295,7 +319,10 @@ pub(super) const WITHOUT_MEANING: &[(&str, &[&str])] = &[
             "log.initial.task.delay.ms",
         ],
     ),
-    ("there is no cleaner to tune", &["log.cleaner.*", "log.retention.check.interval.ms"]),
+    (
+        "the cleaner takes one log at a time, and always runs; it has log.cleaner.backoff.ms and log.cleaner.dedupe.buffer.size",
+        &["log.cleaner.enable", "log.cleaner.threads", "log.cleaner.io.*"],
+    ),
     (
         "the format of records is the newest",
         &["log.message.format.version", "log.message.downconversion.enable"],

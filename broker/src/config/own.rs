@@ -65,6 +65,14 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.storage.segment_bytes_max = value.bytes(MIB, TIB)? as u64;
         Ok(())
     }),
+    setting("storage.segment-frames", "100000", |config, value| {
+        config.engine.storage.segment_frames_max = value.whole(1000, 100_000_000)? as u64;
+        Ok(())
+    }),
+    setting("storage.index-bytes", "32MiB", |config, value| {
+        config.engine.storage.index_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
     setting("storage.deleted-topic-retention", "7d", |config, value| {
         config.engine.deleted_topic_retention = value.time(Duration::ZERO, CENTURY)?;
         Ok(())

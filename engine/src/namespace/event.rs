@@ -166,7 +166,7 @@ mod tests {
                 metadata: String::new(),
             }],
         };
-        assert_eq!(committed.encode(), [6, 1, b'g', 1, 1, b't', 1, 6, 1, 0]);
+        assert_eq!(committed.encode(), [5, 1, b'g', 1, 1, b't', 1, 6, 1, 0]);
         assert_eq!(Event::decode(&committed.encode()), Ok(committed));
         let pinned = |topics| Event::PinSet { name: "p".into(), at: 300, expires_ms: 5, topics };
         assert_eq!(pinned(None).encode(), [10, 1, b'p', 0xac, 0x02, 5, 0]);

@@ -1,0 +1,307 @@
+//! What the engine does by itself: it gives up what retention says, compacts, seals what lies open for
+//! long, and gives back space.
+//!
+//! Each step can be called by itself, and a test does; a service runs [`Engine::keep_house`].
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hlc::{Cut, Hlc, SysTime};
+use storage::{Compacted, Emit, Entry, Freed, Log, Offset, Piece};
+
+use crate::compaction::{
+    CompactError, CompactOptions, CompactionSettings, Kept, Source, Stored, compact,
+};
+use crate::config::TopicConfig;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::namespace::{Partition, Topic};
+use crate::retention::{GiveUp, History};
+
+/// How many bytes of a log are asked for at once.
+const READ_BYTES: usize = 1 << 20;
+
+/// When the engine looks after what it keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct HousekeepingOptions {
+    /// How often is looked for what retention gives up.
+    pub retention_every: Duration,
+    /// How often is looked for what is to be compacted, or has lain open for long.
+    pub compaction_every: Duration,
+    /// How much memory compaction takes for the keys of one log.
+    pub compaction_bytes_max: usize,
+}
+
+impl Default for HousekeepingOptions {
+    fn default() -> HousekeepingOptions {
+        HousekeepingOptions {
+            retention_every: Duration::from_secs(300),
+            compaction_every: Duration::from_secs(15),
+            compaction_bytes_max: 128 << 20,
+        }
+    }
+}
+
+impl History for Log {
+    fn start(&self) -> Offset {
+        self.start()
+    }
+
+    fn end(&self) -> Offset {
+        self.end()
+    }
+
+    fn offset_at(&self, cut: Cut) -> io::Result<Offset> {
+        self.offset_at(cut)
+    }
+
+    fn bytes_to(&self, offset: Offset) -> io::Result<u64> {
+        self.bytes_before(offset)
+    }
+
+    fn base_of(&self, offset: Offset) -> io::Result<Offset> {
+        let holding = self.entry_at(offset)?.filter(|entry| entry.base <= offset);
+        Ok(holding.map_or(offset, |entry| entry.base))
+    }
+}
+
+impl Engine {
+    /// Looks after what is kept, until it is dropped.
+    pub async fn keep_house(self: Arc<Engine>) {
+        let options = self.options.housekeeping;
+        let every = |period: Duration| {
+            let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            ticks
+        };
+        let mut retention = every(options.retention_every);
+        let mut compaction = every(options.compaction_every);
+        // One for all topics: their space lies in the same files.
+        let delay_ms = TopicConfig::default().number("file.delete.delay.ms", self.topic_defaults());
+        let mut freeing = every(Duration::from_millis(delay_ms.max(0) as u64));
+        loop {
+            let (doing, done) = tokio::select! {
+                _ = retention.tick() => ("give up what is old", self.give_up_old().await.map(drop)),
+                _ = compaction.tick() => ("compact", self.compact_due().await.map(drop)),
+                _ = freeing.tick() => ("give back space", self.free().await.map(drop)),
+            };
+            // It is tried again at the next tick.
+            if let Err(error) = done {
+                tracing::error!(%error, doing, "housekeeping failed");
+            }
+        }
+    }
+
+    /// Gives up what retention says, and removes pins that have expired; how many partitions begin
+    /// later now.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn give_up_old(self: &Arc<Engine>) -> Result<usize, EngineError> {
+        if self.time_to_give_up().is_some() {
+            self.remove_expired_pins().await?;
+        }
+        // Pins stay as they are from the decision until the horizon is on stable storage.
+        let held = self.hold_changes().await;
+        let engine = Arc::clone(self);
+        on_a_thread(move || {
+            let given_up = engine.give_up_now();
+            drop(held);
+            given_up
+        })
+        .await
+    }
+
+    fn give_up_now(&self) -> Result<usize, EngineError> {
+        // A clock that cannot be trusted makes nothing old.
+        let Some(now) = self.time_to_give_up() else { return Ok(0) };
+        let mut starts = Vec::new();
+        for (topic, rules) in self.retention_rules() {
+            let held = self.holds(Some(&topic.id)).latest;
+            for partition in &topic.partitions {
+                if let Some(given_up) = rules.decide(&*partition.log, held.as_ref(), now)? {
+                    let GiveUp { start, why } = given_up;
+                    let (topic, partition_index) = (&*topic.name, partition.index);
+                    tracing::debug!(topic, partition_index, start = start.0, ?why, "gives up");
+                    starts.push((partition.log.id, start));
+                }
+            }
+        }
+        if !starts.is_empty() {
+            self.store.give_up(&starts)?;
+        }
+        Ok(starts.len())
+    }
+
+    /// Gives back the space of what was given up before the last call.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn free(self: &Arc<Engine>) -> Result<Freed, EngineError> {
+        let engine = Arc::clone(self);
+        on_a_thread(move || Ok(engine.store.free()?)).await
+    }
+
+    /// Compacts the partitions that are due, and seals the open segment if it is; how many partitions
+    /// were compacted.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn compact_due(self: &Arc<Engine>) -> Result<usize, EngineError> {
+        let engine = Arc::clone(self);
+        on_a_thread(move || {
+            engine.seal_old();
+            let mut count = 0;
+            for topic in engine.topics() {
+                for partition in &topic.partitions {
+                    count += usize::from(engine.compact_if_due(&topic, partition)?);
+                }
+            }
+            Ok(count)
+        })
+        .await
+    }
+
+    /// Seals the open segment once it has been open for longer than any topic allows.
+    fn seal_old(&self) {
+        let defaults = self.topic_defaults();
+        let longest = self.topics().iter().map(|t| t.config.number("segment.ms", defaults)).min();
+        let (Some(longest), Some(since)) = (longest, self.store.open_since()) else { return };
+        let open_ms = self.wall_now().0.saturating_sub(since.time().0);
+        if open_ms >= longest.max(0) as u64 {
+            self.store.seal();
+        }
+    }
+
+    fn compact_if_due(&self, topic: &Topic, partition: &Partition) -> Result<bool, EngineError> {
+        let defaults = self.topic_defaults();
+        let Some(settings) = CompactionSettings::of(&topic.config, defaults) else {
+            return Ok(false);
+        };
+        let Some(now) = self.time_to_give_up() else { return Ok(false) };
+        let log = &*partition.log;
+        let Some(due) = self.due(&settings, topic, log, now)? else { return Ok(false) };
+        let options = CompactOptions {
+            horizon: due.horizon,
+            start: log.start(),
+            first_dirty: log.horizon().clean_to.max(log.start()),
+            now,
+            delete_retention: settings.delete_retention,
+            memory_bytes: self.options.housekeeping.compaction_bytes_max,
+            seed: RandomState::new().hash_one(log.id.0),
+        };
+        let (name, index) = (&*topic.name, partition.index);
+        let compacted = self.store.replace(log.id, due.until, &mut |emit| {
+            let source = Below { log, until: due.until };
+            let outcome = fill(&source, &options, &*self.format, emit)?;
+            tracing::info!(topic = name, partition = index, ?outcome, "compacted");
+            // A pin may have been set meanwhile: what it holds stays as it is.
+            let holds = self.holds(Some(&topic.id));
+            let is_held = holds.earliest.is_some_and(|hold| hold.at.bound() < outcome.compacted_to);
+            Ok((!is_held).then_some(outcome))
+        });
+        Ok(compacted?)
+    }
+
+    /// What of a log is to be compacted, if it is due.
+    fn due(
+        &self,
+        settings: &CompactionSettings,
+        topic: &Topic,
+        log: &Log,
+        now: SysTime,
+    ) -> Result<Option<Due>, EngineError> {
+        let mut horizon = settings.horizon(now);
+        if let Some(hold) = self.holds(Some(&topic.id)).earliest {
+            horizon = horizon.min(hold.at.bound());
+        }
+        let (until, _) = self.store.replaceable(log.id, Cut::below(horizon))?;
+        let (start, clean_to) = (log.start(), log.horizon().clean_to);
+        if until <= clean_to.max(start) {
+            return Ok(None);
+        }
+        let dirty = log.bytes_between(clean_to.max(start), until)?;
+        let total = log.bytes_between(start, until)?;
+        let oldest = log.entry_at(clean_to)?.map(|entry| entry.stamp.time());
+        Ok(settings.is_due(dirty, total, oldest, now).then_some(Due { until, horizon }))
+    }
+}
+
+struct Due {
+    until: Offset,
+    horizon: Hlc,
+}
+
+/// Compacts what a source has, and emits it with what was not reached.
+fn fill(
+    source: &Below<'_>,
+    options: &CompactOptions,
+    format: &dyn crate::append::Format,
+    emit: Emit<'_>,
+) -> io::Result<Compacted> {
+    let put = |entry: Entry, payload| storage::Kept { entry, payload };
+    let mut emit_kept = |kept: Kept<Entry>| emit(put(kept.entry, kept.batch));
+    let outcome =
+        compact(source, options, format, &mut emit_kept).map_err(|error| match error {
+            CompactError::Disk(error) => error,
+            error => io::Error::other(error),
+        })?;
+    // The room for keys was full: the rest is for the next run.
+    for stored in source.batches(outcome.until) {
+        let Stored { entry, batch, .. } = stored?;
+        emit(put(entry, batch))?;
+    }
+    Ok(Compacted { compacted_to: outcome.compacted_to, clean_to: outcome.until })
+}
+
+/// The batches of a log below an offset.
+struct Below<'a> {
+    log: &'a Log,
+    until: Offset,
+}
+
+impl Source for Below<'_> {
+    type Entry = Entry;
+
+    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Entry>>> {
+        Batches { log: self.log, next: from, until: self.until, read: VecDeque::new() }
+    }
+}
+
+struct Batches<'a> {
+    log: &'a Log,
+    next: Offset,
+    until: Offset,
+    read: VecDeque<Piece>,
+}
+
+impl Batches<'_> {
+    fn try_next(&mut self) -> io::Result<Option<Stored<Entry>>> {
+        if self.read.is_empty() && self.next < self.until {
+            self.read = self.log.read(self.next, self.until, READ_BYTES)?.into();
+        }
+        let Some(piece) = self.read.pop_front() else { return Ok(None) };
+        let entry = piece.entry;
+        self.next = entry.end();
+        let (base, end, stamp) = (entry.base, entry.end(), entry.stamp);
+        Ok(Some(Stored { base, end, stamp, batch: piece.read()?, entry }))
+    }
+}
+
+impl Iterator for Batches<'_> {
+    type Item = io::Result<Stored<Entry>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.try_next().transpose()
+    }
+}
+
+async fn on_a_thread<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, EngineError> {
+    let done = tokio::task::spawn_blocking(act).await;
+    done.map_err(|error| EngineError::Disk(error.to_string().into()))?
+}
