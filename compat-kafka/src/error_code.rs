@@ -44,6 +44,8 @@ pub(crate) fn batch_error(error: &BatchError) -> ResponseError {
         BatchError::Crc { .. } | BatchError::Length { .. } | BatchError::TooShort { .. } => {
             ResponseError::CorruptMessage
         }
+        // Java's producer splits the batch then.
+        BatchError::TooLarge { .. } => ResponseError::MessageTooLarge,
         // Kafka 4 takes no message format but the newest, and calls any other invalid.
         _ => ResponseError::InvalidRecord,
     }

@@ -10,8 +10,8 @@ use storage::{Append, LogId, Offset, Payload, Stage};
 use crate::error::EngineError;
 use crate::producers::Producers;
 
-/// The smallest and the largest user time of a batch. The smallest may be a bound below it where
-/// finding it would mean to decompress.
+/// The smallest and the largest user time of a batch. In journals of old, where finding them would
+/// have meant to decompress, the smallest may be a bound below it, and the largest a producer's claim.
 pub type TimeRange = (UserTime, UserTime);
 
 /// An idempotent producer's claim about a batch.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{
-    ApiVersionsRequest, CreateTopicsRequest, JoinGroupRequest, ListOffsetsRequest, MetadataRequest,
+    ApiVersionsRequest, CreateTopicsRequest, JoinGroupRequest, MetadataRequest, ProduceRequest,
 };
 use kafka_protocol::protocol::Request;
 use kafka_records::{BatchBuilder, BatchHeader, Batches, Codec, HEADER_BYTES, set_crc};
@@ -240,6 +240,9 @@ fn a_broken_batch_is_refused_with_kafkas_code_and_leaves_no_trace() {
         bytes[16] = magic;
         Bytes::from(bytes)
     };
+    let header = BatchHeader::parse(&good).expect("a batch");
+    let rest = b"this is no gzip at all";
+    let length = (HEADER_BYTES - 12 + rest.len()) as i32;
     let refused = [
         ("a flipped bit", flipped(good.len() - 2), CORRUPT_MESSAGE),
         ("a flipped checksum", flipped(17), CORRUPT_MESSAGE),
@@ -264,6 +267,11 @@ fn a_broken_batch_is_refused_with_kafkas_code_and_leaves_no_trace() {
             INVALID_RECORD,
         ),
         ("an unknown codec", with_header(&good, |header| header.attributes |= 7), INVALID_RECORD),
+        (
+            "what is no gzip",
+            sealed(BatchHeader { length, attributes: 1, ..header }, rest),
+            INVALID_RECORD,
+        ),
         ("too large", batch(&[b'x'; 1000]), MESSAGE_TOO_LARGE),
     ];
     for (what, records, error) in refused {
@@ -291,59 +299,53 @@ fn zstd_bomb(unpacked: u64) -> Bytes {
 }
 
 #[test]
-fn a_compression_bomb_that_is_looked_into_does_not_exhaust_memory() {
+fn a_compression_bomb_is_refused_and_does_not_exhaust_memory() {
     let mut victim = Victim::new(&[]);
     let bomb = zstd_bomb(8 << 30);
     assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
-    let mut wire = victim.connect();
-    wire.create("bomb", 1, &[]);
-    // It is taken as it came; whoever asks for a time in it is told what its header claims.
-    assert_eq!(wire.produce("bomb", 0, &bomb), (0, 0));
     let mut wires: Vec<Wire> = (0..4).map(|_| victim.connect()).collect();
+    wires[0].create("bomb", 1, &[]);
     for wire in &mut wires {
-        wire.send(&frame(6, &list_offsets("bomb", 0, TIME_MS))).expect("it can be sent");
+        wire.send(&frame(8, &produce("bomb", 0, &bomb))).expect("it can be sent");
     }
     for wire in &mut wires {
-        let answer = wire.answer::<ListOffsetsRequest>(6).expect("an answer");
-        let found = &answer.topics[0].partitions[0];
-        assert_eq!((found.error_code, found.offset), (0, 0), "{answer:?}");
+        let answer = wire.answer::<ProduceRequest>(8).expect("an answer");
+        let answer = &answer.responses[0].partition_responses[0];
+        assert_eq!((answer.error_code, answer.base_offset), (MESSAGE_TOO_LARGE, -1), "{answer:?}");
     }
-    let (error, end, batches) = wire.fetch("bomb", 0, 0);
-    assert_eq!((error, end, batches.len()), (0, 1, bomb.len()), "fetched, it is only bytes");
+    assert_eq!(wires[0].fetch("bomb", 0, 0), (0, 0, Bytes::new()), "nothing was written");
     let peak = resident_bytes_peak(victim.server.pid());
     assert!(peak < 640 * MIB, "{} MiB", peak / MIB);
     victim.still_serves();
 }
 
 #[test]
-fn a_batch_that_does_not_unpack_harms_nothing_that_lies_before_it_and_no_moment_of_system_time() {
-    let mut victim = Victim::new(&[]);
-    let mut wire = victim.connect();
-    wire.create("t", 2, &[]);
-    let header = BatchHeader::parse(&batch(b"")).expect("a batch");
-    let rest = b"this is no gzip at all";
-    let length = (HEADER_BYTES - 12 + rest.len()) as i32;
-    let broken = sealed(BatchHeader { length, attributes: 1, ..header }, rest);
+fn a_batch_that_unpacks_to_more_than_was_allowed_since_harms_nothing_around_it() {
+    let data = Directory::new();
+    let server = Server::start(data.path(), &[]).expect("the server starts");
+    let mut wire = Wire::connect(server.kafka);
+    wire.create("t", 1, &[]);
+    let large = BatchBuilder::new(Codec::Zstd)
+        .record(2000, None, Some(&vec![b'x'; 2 << 20]), &[])
+        .record(3000, None, None, &[])
+        .build();
     let at = |time_ms| BatchBuilder::new(Codec::None).record(time_ms, None, None, &[]).build();
-    for partition in [0, 1] {
-        assert_eq!(wire.produce("t", partition, &at(1000)), (0, 0));
-    }
-    assert_eq!(wire.produce("t", 0, &broken), (0, 1));
-    for (partition, time_ms, found) in [
-        (0, 1000, (0, 0)),
-        // The broken batch's header claims a later time, and that is all that anybody can tell of it.
-        (0, 1001, (0, 1)),
-        (1, 1000, (0, 0)),
-        (1, 1001, (0, -1)),
-    ] {
-        assert_eq!(wire.offset_at("t", partition, time_ms), found, "{partition} at {time_ms}");
-    }
-    assert_eq!(wire.produce("t", 0, &at(2000)), (0, 2), "it can still be written");
+    assert_eq!(wire.produce("t", 0, &at(1000)), (0, 0));
+    assert_eq!(wire.produce("t", 0, &large), (0, 1));
+    assert_eq!(wire.produce("t", 0, &at(4000)), (0, 3));
+    assert_eq!(wire.offset_at("t", 0, 2001), (0, 2));
+    assert_eq!(server.stop().expect("it stops").code(), Some(0));
+    let arguments = ["--set", "limits.unpacked-bytes=1MiB"];
+    let server = Server::start(data.path(), &arguments).expect("the server starts");
+    let mut wire = Wire::connect(server.kafka);
+    assert_eq!(wire.offset_at("t", 0, 1000), (0, 0));
+    assert_eq!(wire.offset_at("t", 0, 3001), (0, 3));
+    assert_eq!(wire.produce("t", 0, &large), (MESSAGE_TOO_LARGE, -1));
+    assert_eq!(wire.produce("t", 0, &at(5000)), (0, 4), "it can still be written");
     let (error, end, batches) = wire.fetch("t", 0, 0);
     let counts = Batches::new(&batches).map(|batch| batch.expect("a batch").0.record_count);
-    assert_eq!((error, end, counts.sum::<i32>()), (0, 3, 3), "and read");
-    assert_eq!(wire.fetch("t.__at.u1000", 0, 0).0, 0);
-    victim.still_serves();
+    assert_eq!((error, end, counts.sum::<i32>()), (0, 5, 5), "and read");
+    assert_eq!(wire.fetch("t.__at.u1001", 0, 0).0, 0);
 }
 
 #[test]

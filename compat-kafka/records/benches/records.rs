@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kafka_records::{BatchBuilder, Codec, Limit, check, records, times};
+use kafka_records::{BatchBuilder, Codec, Limit, check, records, time_range, times};
 
 const LIMIT: Limit = Limit { decompressed_bytes_max: 16 << 20 };
 
@@ -20,6 +20,29 @@ fn batch(codec: Codec) -> Bytes {
     builder.build()
 }
 
+/// The same with values of the kind that logs are made of: lines of JSON whose words repeat.
+fn text(codec: Codec) -> Bytes {
+    let mut builder = BatchBuilder::new(codec);
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for index in 0..5_000u64 {
+        let (a, b, c) = (random(), random() % 10_000, random() % 7);
+        let value = format!(
+            r#"{{"order":"{a:016x}","customer":{b},"state":"{}","amount":{}.{:02},"currency":"EUR","source":"web","retries":{c},"note":"delivered to the front door"}}"#,
+            ["new", "paid", "packed", "sent", "back", "lost", "closed"][c as usize],
+            random() % 500,
+            random() % 100
+        );
+        builder.record(1_700_000_000_000 + index as i64, None, Some(value.as_bytes()), &[]);
+    }
+    builder.build()
+}
+
 fn benches(criterion: &mut Criterion) {
     let plain = batch(Codec::None);
     let mut group = criterion.benchmark_group("1 MB");
@@ -31,6 +54,19 @@ fn benches(criterion: &mut Criterion) {
             bench.iter(|| times(black_box(&batch), LIMIT));
         });
     }
+    group.finish();
+    for codec in Codec::ALL {
+        let batch = text(codec);
+        let mut group = criterion.benchmark_group("text");
+        // Of bytes as they are stored.
+        group.throughput(Throughput::Bytes(batch.len() as u64));
+        group.bench_function(format!("range {codec:?}"), |bench| {
+            bench.iter(|| time_range(black_box(&batch), LIMIT));
+        });
+        group.finish();
+    }
+    let mut group = criterion.benchmark_group("1 MB");
+    group.throughput(Throughput::Bytes(plain.len() as u64));
     group.bench_function("every record", |bench| {
         bench.iter(|| {
             let records = records(black_box(&plain), LIMIT).expect("a sound batch");

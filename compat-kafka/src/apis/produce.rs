@@ -1,8 +1,9 @@
 //! Produce (0): batches go to the journal as they came.
 //!
-//! Validated here is what a broker must: framing, checksum, size, times, and for a compacted topic
-//! that each record has a key. Only for such a topic is a compressed batch unpacked; else its times
-//! are those that its header claims.
+//! Validated here is what a broker must: framing, checksum, size, count, times, and for a compacted
+//! topic that each record has a key. A compressed batch is unpacked for that, and stored as it came:
+//! what its header claims of its times is not believed, for the index would answer questions about
+//! the past from it.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use kafka_protocol::messages::produce_response::{
 };
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
-use kafka_records::{BatchHeader, Codec, HEADER_BYTES, check, keyless, time_range};
+use kafka_records::{BatchHeader, HEADER_BYTES, check, keyless, time_range};
 
 use crate::conn::READ_BYTES;
 use crate::core::Kafka;
@@ -265,7 +266,7 @@ fn take(
         let message = "transactions are not served";
         return Err(Refused::new(ResponseError::InvalidTxnState, message));
     }
-    let times = times_of(kafka, &header, &records)?;
+    let times = times_of(kafka, &records)?;
     check_times(kafka, topic, times)?;
     if topic.config.is_compacted(defaults) {
         check_keys(kafka, topic, data.index, &records)?;
@@ -291,19 +292,12 @@ fn own_if_small(part: Bytes, frame_bytes: usize) -> Bytes {
     if part.len() < frame_bytes.max(READ_BYTES) / 4 { Bytes::copy_from_slice(&part) } else { part }
 }
 
-fn times_of(
-    kafka: &Kafka,
-    header: &BatchHeader,
-    records: &Bytes,
-) -> Result<(UserTime, UserTime), Refused> {
-    let bad =
-        |error: kafka_records::BatchError| Refused::new(batch_error(&error), error.to_string());
-    if header.compression().map_err(bad)? == Codec::None {
-        let (least, most) = time_range(records, kafka.format.limit()).map_err(bad)?;
-        return Ok((UserTime(least), UserTime(most)));
-    }
-    // The least is not known without unpacking: a bound that is surely below it.
-    Ok((UserTime(i64::MIN), UserTime(header.max_timestamp)))
+/// The smallest and the largest time of the records. Each record is looked at, so they are as many
+/// as the header says.
+fn times_of(kafka: &Kafka, records: &Bytes) -> Result<(UserTime, UserTime), Refused> {
+    let (least, most) = time_range(records, kafka.format.limit())
+        .map_err(|error| Refused::new(batch_error(&error), error.to_string()))?;
+    Ok((UserTime(least), UserTime(most)))
 }
 
 fn check_times(
@@ -318,7 +312,7 @@ fn check_times(
     let now = kafka.engine.wall_now().0 as i64;
     let after = topic.config.number("message.timestamp.after.max.ms", defaults);
     let before = topic.config.number("message.timestamp.before.max.ms", defaults);
-    let early = least.0 != i64::MIN && least.0 != NO_TIME && now.saturating_sub(before) > least.0;
+    let early = least.0 != NO_TIME && now.saturating_sub(before) > least.0;
     if early || most.0 > now.saturating_add(after) {
         let message = format!(
             "a record's timestamp lies outside of what the topic takes. least={}, most={}, now={now}, message.timestamp.before.max.ms={before}, message.timestamp.after.max.ms={after}",

@@ -146,7 +146,7 @@ impl Wire {
     }
 }
 
-fn name(text: &str) -> TopicName {
+pub fn name(text: &str) -> TopicName {
     TopicName(StrBytes::from_string(text.to_owned()))
 }
 

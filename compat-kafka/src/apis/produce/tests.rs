@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use kafka_protocol::messages::produce_request::TopicProduceData;
 use kafka_protocol::messages::{ApiKey, ResponseHeader, TopicName};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion};
-use kafka_records::{BatchBuilder, set_crc};
+use kafka_records::{BatchBuilder, Codec, set_crc};
 
 use super::super::create_topics::new_topic_id;
 use super::super::create_topics::tests::{kafka, kafka_with};
@@ -133,14 +133,17 @@ async fn of_very_many_bad_records_the_first_are_named() {
 }
 
 #[tokio::test]
-async fn what_does_not_unpack_is_refused_where_keys_matter() {
+async fn what_unpacks_to_too_much_is_refused_as_too_large_so_that_producers_split_it() {
     let kafka = kafka_with(KafkaOptions { unpacked_bytes_max: 1 << 20, ..KafkaOptions::default() });
-    topic(&kafka, "t", "compact").await;
     let mut builder = BatchBuilder::new(Codec::Zstd);
     builder.record(1, Some(b"key"), Some(&vec![0; 2 << 20]), &[]);
-    let answer = produce(&kafka, 9, "t", builder.build()).await;
-    assert_eq!(answer.error_code, ResponseError::InvalidRecord.code());
-    assert!(answer.error_message.unwrap().contains("too large when decompressed"));
+    let batch = builder.build();
+    for policy in ["compact", "delete"] {
+        topic(&kafka, policy, policy).await;
+        let answer = produce(&kafka, 9, policy, batch.clone()).await;
+        assert_eq!(answer.error_code, ResponseError::MessageTooLarge.code(), "{policy}");
+        assert!(answer.error_message.unwrap().contains("too large when decompressed"));
+    }
 }
 
 #[tokio::test]
