@@ -17,7 +17,7 @@ use hlc::Hlc;
 use crate::disk::{Disk, DiskFile, read_exact_at};
 use crate::journal::{
     Damage, Found, FoundFrame, FrameError, FrameReader, RecoverError, SEGMENT_HEADER_BYTES,
-    SegmentHeader, start_of,
+    SegmentHeader, segment_start,
 };
 use crate::log::LogId;
 use crate::proof::VerifyingKey;
@@ -224,7 +224,7 @@ fn conclude(
 fn segment_files(disk: &dyn Disk) -> io::Result<Vec<SegmentFile>> {
     let mut segments = Vec::new();
     for name in disk.list()? {
-        let Some(start) = start_of(&name) else { continue };
+        let Some(start) = segment_start(&name) else { continue };
         let file = disk.open(&name)?;
         let mut header = [0; SEGMENT_HEADER_BYTES as usize];
         let read = file.read_at(&mut header, 0)?;

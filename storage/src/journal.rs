@@ -21,6 +21,7 @@ pub use frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX
 pub use reader::{Found, FoundFrame, FrameReader, Progress, SHOWN_BYTES_MAX};
 pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, settle, walk};
 pub(crate) use recover::{scan_sealed, synced_behind};
-pub(crate) use segment::start_of;
-pub use segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name};
+pub use segment::{
+    SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name, segment_start,
+};
 pub(crate) use writer::{Journal, Limits, WriteError};

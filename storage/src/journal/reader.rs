@@ -90,11 +90,6 @@ impl FrameReader {
         self
     }
 
-    /// Goes on at `position`, which should be where a frame begins.
-    pub fn seek(&mut self, position: u64) {
-        self.position = position.max(self.start);
-    }
-
     /// The first bytes of the payload of the frame that was found last, up to [`SHOWN_BYTES_MAX`].
     pub fn shown(&self) -> &[u8] {
         &self.shown
