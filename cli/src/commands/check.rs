@@ -259,8 +259,12 @@ fn remarks(verification: &Verification) -> Vec<String> {
     if let Some((position, chain)) = verification.head() {
         remarks.push(format!("the chain ends at position {position} with {chain}\n"));
     }
-    for file in &verification.unproved {
-        remarks.push(format!("no proof yet, and so not verified: {file}\n"));
+    if let [first, more @ ..] = &verification.unproved[..] {
+        let more = match more.len() {
+            0 => String::new(),
+            more => format!(" and {more} after it"),
+        };
+        remarks.push(format!("no proof yet, and so not verified: {first}{more}\n"));
     }
     remarks.push("what is in the newest segment is not proved before it is sealed\n".to_owned());
     remarks
@@ -294,6 +298,12 @@ fn table(report: &Report) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use hlc::{Hlc, SysTime, UserTime};
+    use storage::journal::{Frame, SegmentHeader};
+    use storage::proof::{SigningKey, chain_before, write_proof};
+    use storage::timekeeper::Bound;
+    use storage::{LogId, Offset};
+
     use super::*;
 
     #[test]
@@ -301,6 +311,129 @@ mod tests {
         let style = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
         assert!(ProgressStyle::with_template(style).is_ok());
         assert!(progress_bar(1).is_hidden() || std::io::stderr().is_terminal());
+    }
+
+    /// A data directory that is removed with its test.
+    struct Made(PathBuf);
+
+    impl Drop for Made {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    impl Made {
+        /// Two sealed segments of one frame each, and one without any; the sealed ones are proved.
+        fn new(name: &str, key: Option<&SigningKey>) -> Made {
+            let name = format!("freezeframe-verify-{}-{name}", std::process::id());
+            let made = Made(std::env::temp_dir().join(name));
+            let _ = fs::remove_dir_all(&made.0);
+            drop(Home::take(&made.0, || "c".to_owned()).unwrap());
+            fs::create_dir(made.0.join("journal")).unwrap();
+            for start in [0, 88, 176] {
+                let mut bytes = SegmentHeader { start }.encode().to_vec();
+                if start < 176 {
+                    bytes.extend(made.frame(start, b"payload!"));
+                }
+                made.write(&segment_name(start), &bytes);
+            }
+            let bound = Hlc::at(SysTime(5000));
+            let bound = Bound { sequence: 1, bound, synced_to: 176, clean: true };
+            made.write("bound", &bound.encode());
+            for start in [0, 88] {
+                let disk = RealDisk::open(&made.0.join("journal")).unwrap();
+                let before = chain_before(&disk, start).unwrap().unwrap();
+                let go_on = &mut |_| std::ops::ControlFlow::Continue(());
+                write_proof(&disk, start..start + 88, before, key, go_on).unwrap();
+            }
+            made
+        }
+
+        fn frame(&self, position: u64, payload: &[u8; 8]) -> Vec<u8> {
+            let frame = Frame {
+                length: 8,
+                payload_crc: crc32c(payload),
+                stamp: Hlc::at(SysTime(1000 + position)),
+                log: LogId(1),
+                base: Offset(position / 88),
+                count: 1,
+                epoch: 0,
+                user_min: UserTime(0),
+                user_max: UserTime(0),
+                synced_to: position,
+                kind: 16,
+            };
+            [&frame.encode(position)[..], payload].concat()
+        }
+
+        fn write(&self, name: &str, bytes: &[u8]) {
+            fs::write(self.0.join("journal").join(name), bytes).unwrap();
+        }
+
+        fn args(&self, public_key: Vec<PathBuf>) -> Args {
+            Args { directory: self.0.clone(), verify: true, public_key, json: true }
+        }
+
+        fn checked(&self) -> serde_json::Value {
+            let disk = RealDisk::open(&self.0.join("journal")).unwrap();
+            let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
+            serde_json::to_value(Checked::of(&report)).unwrap()
+        }
+    }
+
+    /// CRC-32C, bit by bit: the table is not worth a dependency.
+    fn crc32c(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(u32::MAX, |crc, byte| {
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+                (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 }
+            })
+        })
+    }
+
+    #[test]
+    fn g15_a_changed_frame_is_named_to_scripts_and_fails_the_run() {
+        let made = Made::new("changed", None);
+        let healthy = made.checked();
+        assert_eq!(
+            (&healthy["healthy"], &healthy["verified"]["frames"]),
+            (&true.into(), &2.into())
+        );
+        assert_eq!(healthy["verified"]["head_position"], 176);
+        assert_eq!(healthy["verified"]["proofs"][1]["chain"], healthy["verified"]["head"]);
+        run(&made.args(vec![])).unwrap();
+        let header = SegmentHeader { start: 88 }.encode();
+        made.write(&segment_name(88), &[&header[..], &made.frame(88, b"pAyload!")].concat());
+        let checked = made.checked();
+        let first = &checked["verified"]["first_changed"];
+        assert_eq!((&first["position"], &first["log"]), (&88.into(), &1.into()), "{checked}");
+        assert_eq!((&first["offset"], &first["stamp"]), (&1.into(), &"1088.0".into()));
+        assert_eq!(first["file"], segment_name(88));
+        let error = run(&made.args(vec![])).unwrap_err().to_string();
+        assert!(error.contains("has a problem"), "{error}");
+    }
+
+    #[test]
+    fn f41_a_public_key_is_compared_with_every_signature() {
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let made = Made::new("signed", Some(&key));
+        // The header of an Ed25519 public key, and the key: as `openssl pkey -pubout` writes it.
+        let public = |name: &str, text: &str| {
+            let path = made.0.join(name);
+            let text = format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n");
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let right = public("right", "MCowBQYDK2VwAyEA6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=");
+        let wrong = public("wrong", "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=");
+        run(&made.args(vec![right.clone()])).unwrap();
+        run(&made.args(vec![wrong.clone(), right])).unwrap();
+        let error = run(&made.args(vec![wrong])).unwrap_err().to_string();
+        assert!(error.contains("has 2 problems"), "{error}");
+        let none = public("none", "hello");
+        let error = run(&made.args(vec![none])).unwrap_err().to_string();
+        assert!(error.contains("no Ed25519 public key"), "{error}");
+        let signer = &made.checked()["verified"]["proofs"][0]["signed_by"];
+        assert!(signer.as_str().unwrap().starts_with("ea4a6c63e29c520a"), "{signer}");
     }
 
     #[test]

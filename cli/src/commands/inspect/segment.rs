@@ -198,7 +198,7 @@ mod tests {
         assert!(lines[0].starts_with("    0000  68 65 6c 6c 6f 20 1b"), "{text}");
         assert!(lines[0].ends_with("|hello .[31m.worl|"), "{text}");
         assert!(lines[1].contains("0010  64 2c") && lines[1].ends_with("|d, once more|"), "{text}");
-        assert_eq!(lines[2], "    and 71 bytes more");
+        assert_eq!(lines[2], "    and 72 bytes more");
         assert_eq!(dump(b"", 0), "");
     }
 }
