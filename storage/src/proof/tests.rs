@@ -274,3 +274,30 @@ fn a_crash_while_a_proof_is_written_leaves_one_that_is_whole_or_unfinished() {
     }
     assert!(whole > 0 && unfinished > 0 && none > 0, "{whole} {unfinished} {none}");
 }
+
+proptest! {
+    #[test]
+    fn bytes_from_anywhere_are_read_as_a_proof_or_refused_and_never_more(
+        edits in prop::collection::vec((0_usize..8448, any::<u8>()), 0..20),
+        length in 0_usize..9000,
+        right in any::<bool>(),
+    ) {
+        let (_, _, mut bytes) = segment(&[5; 110], Some(&key()));
+        for (at, byte) in edits {
+            bytes[at] = byte;
+        }
+        bytes.resize(length, 0x5a);
+        if right && bytes.len() >= 256 {
+            // Past the first checksum, to what it protects.
+            let crc = crc32c::crc32c(&bytes[..252]).to_le_bytes();
+            bytes[252..256].copy_from_slice(&crc);
+        }
+        if let Ok(mut proof) = open(&bytes) {
+            let _ = proof.verify_chain(None);
+            let _ = proof.verify_signature(&[]);
+            for index in 0..proof.header().count {
+                prop_assert!(proof.leaf_at(index).unwrap().is_some());
+            }
+        }
+    }
+}
