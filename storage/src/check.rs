@@ -5,6 +5,7 @@
 //! damaged place. What is damage and what the lawful end of a crash is decided as a start does it, by
 //! what the rest of the directory knows to have been on stable storage.
 
+mod filed;
 mod proofs;
 
 use std::collections::BTreeMap;
@@ -15,14 +16,18 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::history::HistoryError;
 use crate::journal::{
     Damage, Found, FoundFrame, FrameError, FrameReader, RecoverError, SEGMENT_HEADER_BYTES,
-    SegmentHeader, segment_start,
+    SegmentHeader, segment_name, segment_start,
 };
 use crate::log::LogId;
+use crate::manifest::{Manifest, ManifestError};
+use crate::part::Layout;
 use crate::proof::VerifyingKey;
 use crate::timekeeper::{Bound, BoundError, BoundFile};
 
+use filed::Filed;
 pub use proofs::{Change, Changed, ProofVerdict, Proofs, Verification};
 
 /// How many problems are told; more are counted.
@@ -41,6 +46,8 @@ pub struct Report {
     pub logs: BTreeMap<LogId, u64>,
     /// Segment files.
     pub segments: usize,
+    /// Files of frames that were filed by log.
+    pub filed: usize,
     /// The first and the last stamp.
     pub stamps: Option<(Hlc, Hlc)>,
     /// What the bound file says.
@@ -86,39 +93,50 @@ pub fn verify(
     run(disk, Some(Proofs::list(disk, keys)?), progress)
 }
 
-/// Frames of the store, from whoever knows how they are filed.
-pub trait Part {
+/// What should be in a file of frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// Every frame of these positions, by position.
+    Every(Range<u64>),
+    /// Some, in another order: one that is absent was given up, and tells nothing.
+    Some,
+    /// The same, and compaction may have put others in the place of what was.
+    Rewritten,
+}
+
+/// Frames of a file of the store, from whoever knows how they are filed there.
+pub trait FrameSource {
     /// The file's name.
     fn name(&self) -> &str;
 
-    /// The positions of which it holds every frame, by position; `None` if frames were filed in
-    /// another order, given up, or replaced, so that one that is absent tells nothing.
-    fn complete(&self) -> Option<Range<u64>>;
+    /// What should be in it.
+    fn holding(&self) -> Holding;
 
-    /// The next of its frames, with its leaf, or damaged places.
+    /// The next of its frames, with its leaf if there are proofs, or damaged places. Those are places
+    /// of the journal, or of the file where it does not stand by position.
     ///
     /// # Errors
     /// The disk fails.
     fn next_found(&mut self) -> io::Result<Option<Found>>;
 }
 
-/// Compares all frames of `part` with their proofs, and shows each to `visit`.
+/// Compares all frames of a file with their proofs, and shows each to `visit`.
 ///
 /// # Errors
 /// The disk fails.
-pub fn read_part(
-    part: &mut dyn Part,
+pub fn read_frames(
+    part: &mut dyn FrameSource,
     mut proofs: Option<&mut Proofs<'_>>,
     visit: &mut dyn FnMut(&Found),
 ) -> io::Result<()> {
-    let complete = part.complete();
+    let holding = part.holding();
     while let Some(found) = part.next_found()? {
         if let (Some(proofs), Found::Frame(found)) = (&mut proofs, &found) {
-            proofs.compare(part.name(), found, complete.is_some())?;
+            proofs.compare(part.name(), found, &holding)?;
         }
         visit(&found);
     }
-    if let (Some(proofs), Some(span)) = (proofs, complete) {
+    if let (Some(proofs), Holding::Every(span)) = (proofs, holding) {
         proofs.end_complete(part.name(), span)?;
     }
     Ok(())
@@ -142,13 +160,16 @@ struct SegmentPart<'a> {
     frames: FrameReader,
 }
 
-impl Part for SegmentPart<'_> {
+impl FrameSource for SegmentPart<'_> {
     fn name(&self) -> &str {
         &self.segment.name
     }
 
-    fn complete(&self) -> Option<Range<u64>> {
-        self.segment.next.map(|next| self.segment.start..next)
+    fn holding(&self) -> Holding {
+        match self.segment.next {
+            Some(next) => Holding::Every(self.segment.start..next),
+            None => Holding::Some,
+        }
     }
 
     fn next_found(&mut self) -> io::Result<Option<Found>> {
@@ -167,16 +188,19 @@ fn run(
         Err(BoundError::Disk(error)) => return Err(error),
         Err(error) => journal.report.problem(error.to_string()),
     }
+    let manifest = match Manifest::read(disk) {
+        Ok(manifest) => manifest,
+        Err(ManifestError::Disk(error)) => return Err(error),
+        Err(error) => {
+            // What there should be is not known then; what there is can be read.
+            journal.report.problem(error.to_string());
+            Manifest::default()
+        }
+    };
     let segments = segment_files(disk)?;
     let has_files = !segments.is_empty();
-    // One that holds no more than a header was being created when the machine stopped.
-    let segments = linked(segments);
+    let segments = journal.expected(segments, &manifest);
     journal.report.segments = segments.len();
-    if let Some(first) = segments.first().filter(|first| first.start != 0) {
-        let gap = RecoverError::Gap { expected: 0, found: first.start };
-        journal.report.problem(gap.to_string());
-        journal.end = first.start;
-    }
     for segment in &segments {
         if !segment.header_is_whole {
             // It is on stable storage before the first frame is written: no crash leaves it so.
@@ -185,6 +209,7 @@ fn run(
             let damage = Damage { file, position, synced_to: position, reason };
             journal.report.problem(damage.to_string());
         }
+        journal.end = journal.end.max(segment.start);
         let to = segment.next.unwrap_or(u64::MAX).min(segment.limit).max(segment.start);
         let file = Arc::clone(&segment.file);
         let mut frames = FrameReader::new(file, segment.start..to, SEGMENT_HEADER_BYTES);
@@ -192,12 +217,17 @@ fn run(
             frames = frames.with_leaves();
         }
         let mut part = SegmentPart { segment, frames };
-        read_part(&mut part, proofs.as_mut(), &mut |found| {
+        read_frames(&mut part, proofs.as_mut(), &mut |found| {
             progress(journal.found(&segment.name, found));
         })?;
         journal.ends(segment);
     }
-    let report = journal.judge(&segments, has_files)?;
+    let mut filed = Filed::default();
+    for part in filed::parts(disk, &manifest, proofs.is_some()) {
+        filed.read(part, proofs.as_mut())?;
+    }
+    let mut report = journal.judge(&segments, has_files, manifest.indexed_to)?;
+    filed.add_to(&mut report);
     match proofs {
         None => Ok(report),
         Some(proofs) => conclude(report, proofs, &segments),
@@ -237,16 +267,6 @@ fn segment_files(disk: &dyn Disk) -> io::Result<Vec<SegmentFile>> {
     Ok(segments)
 }
 
-/// Those that hold more than half a header, each with where the next begins.
-fn linked(mut segments: Vec<SegmentFile>) -> Vec<SegmentFile> {
-    segments.retain(|segment| segment.header_is_whole || segment.limit > segment.start);
-    let starts: Vec<u64> = segments.iter().map(|segment| segment.start).collect();
-    for (segment, next) in segments.iter_mut().zip(starts.iter().skip(1)) {
-        segment.next = Some(*next);
-    }
-    segments
-}
-
 /// What is wrong at a place of the journal, unless a crash may have left it.
 struct Finding {
     position: u64,
@@ -278,6 +298,40 @@ struct Journal {
 }
 
 impl Journal {
+    /// The segments that are to be read, each with where it ends. The manifest lists those below
+    /// `indexed_to` that were not filed yet; behind that, they follow one another.
+    fn expected(&mut self, files: Vec<SegmentFile>, manifest: &Manifest) -> Vec<SegmentFile> {
+        let from = manifest.indexed_to;
+        // All that the manifest speaks of was synced before.
+        self.known = from;
+        let (below, mut open): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|file| file.start < from);
+        let mut below: BTreeMap<u64, SegmentFile> =
+            below.into_iter().map(|file| (file.start, file)).collect();
+        let mut expected = Vec::new();
+        let listed = manifest.parts.iter().filter(|part| part.layout == Layout::Journal);
+        for part in listed {
+            match below.remove(&part.start) {
+                Some(file) => expected.push(SegmentFile { next: Some(part.end), ..file }),
+                None => {
+                    let file = segment_name(part.start);
+                    self.report.problem(HistoryError::Lost { file }.to_string());
+                }
+            }
+        }
+        // One that holds no more than a header was being created when the machine stopped.
+        open.retain(|file| file.header_is_whole || file.limit > file.start);
+        let starts: Vec<u64> = open.iter().map(|file| file.start).collect();
+        for (file, next) in open.iter_mut().zip(starts.iter().skip(1)) {
+            file.next = Some(*next);
+        }
+        if let Some(found) = starts.first().copied().filter(|start| *start != from) {
+            self.report.problem(RecoverError::Gap { expected: from, found }.to_string());
+        }
+        expected.append(&mut open);
+        expected
+    }
+
     /// Takes note of what was found, and returns where it ends.
     fn found(&mut self, file: &str, found: &Found) -> u64 {
         match found {
@@ -345,7 +399,13 @@ impl Journal {
     }
 
     /// Tells damage from what a crash left: damage lies below what was known to be synced.
-    fn judge(mut self, segments: &[SegmentFile], has_files: bool) -> io::Result<Report> {
+    fn judge(
+        mut self,
+        segments: &[SegmentFile],
+        has_files: bool,
+        indexed_to: u64,
+    ) -> io::Result<Report> {
+        self.end = self.end.max(indexed_to);
         let known = self.known.max(self.report.bound.map_or(0, |bound| bound.synced_to));
         let end = self.damaged_from.unwrap_or(self.end);
         if end < known {

@@ -18,9 +18,10 @@ mod writer;
 
 pub(crate) use blocks::Blocks as StagedBlocks;
 pub use frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX, padded};
+pub(crate) use reader::FrameChunks;
 pub use reader::{Found, FoundFrame, FrameReader, Progress, SHOWN_BYTES_MAX};
+pub(crate) use recover::scan_sealed;
 pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, settle, walk};
-pub(crate) use recover::{scan_sealed, synced_behind};
 pub use segment::{
     SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name, segment_start,
 };

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use hlc::Hlc;
 
+use super::Holding;
 use crate::disk::Disk;
 use crate::journal::FoundFrame;
 use crate::log::{LogId, Offset};
@@ -78,6 +79,8 @@ pub struct ProofVerdict {
 pub struct Verification {
     /// Every proof file, by position.
     pub proofs: Vec<ProofVerdict>,
+    /// Frames that compaction put in the place of others: no proof speaks of them.
+    pub rewritten: u64,
     /// Sealed segments behind the last proof: nothing vouches for them yet.
     pub unproved: Vec<String>,
     /// What is wrong with the row of proofs as a whole.
@@ -134,6 +137,7 @@ pub struct Proofs<'a> {
     keys: &'a [VerifyingKey],
     files: Vec<ProofFile>,
     open: Option<(usize, Proof)>,
+    rewritten: u64,
 }
 
 impl fmt::Debug for Proofs<'_> {
@@ -152,15 +156,20 @@ impl<'a> Proofs<'a> {
             disk.list()?.into_iter().filter_map(|name| proof_start(&name)).collect();
         starts.sort_unstable();
         let file = |start| ProofFile { start, verdict: None, next_index: 0 };
-        Ok(Proofs { disk, keys, files: starts.into_iter().map(file).collect(), open: None })
+        Ok(Proofs {
+            disk,
+            keys,
+            files: starts.into_iter().map(file).collect(),
+            open: None,
+            rewritten: 0,
+        })
     }
 
-    /// Compares a frame of the file `part` with its leaf. `is_complete` says that frames come by
-    /// position and that none is left out.
+    /// Compares a frame of the file `part` with its leaf.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn compare(&mut self, part: &str, found: &FoundFrame, is_complete: bool) -> io::Result<()> {
+    pub fn compare(&mut self, part: &str, found: &FoundFrame, holding: &Holding) -> io::Result<()> {
         let Some(index) = self.covering(found.position)? else { return Ok(()) };
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
         let leaf = proof.leaf(found.position).map_err(disk_error)?;
@@ -169,13 +178,14 @@ impl<'a> Proofs<'a> {
             Some(leaf) if Some(leaf.digest) != found.leaf => Some(Change::Altered),
             Some(_) => None,
         };
-        if let Some(leaf) = leaf.filter(|_| is_complete) {
+        if let Some(leaf) = leaf.filter(|_| matches!(holding, Holding::Every(_))) {
             self.miss(index, leaf.index, part)?;
             self.files[index].next_index = leaf.index + 1;
         }
         let Some(verdict) = &mut self.files[index].verdict else { return Ok(()) };
         match change {
             None => verdict.verified += 1,
+            Some(_) if *holding == Holding::Rewritten => self.rewritten += 1,
             Some(change) => {
                 let frame = &found.frame;
                 verdict.change(Changed {
@@ -262,8 +272,8 @@ impl<'a> Proofs<'a> {
             }
         }
         let verdicts = self.files.into_iter().filter_map(|file| file.verdict);
-        let mut verification =
-            Verification { proofs: verdicts.collect(), ..Verification::default() };
+        let (proofs, rewritten) = (verdicts.collect(), self.rewritten);
+        let mut verification = Verification { proofs, rewritten, ..Verification::default() };
         verification.follow_chain();
         verification.find_unproved(sealed, !self.keys.is_empty());
         Ok(verification)

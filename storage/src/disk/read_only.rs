@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,6 +37,10 @@ impl DiskFile for ReadOnlyFile {
     }
 
     fn truncate(&self, _: u64) -> io::Result<()> {
+        refused()
+    }
+
+    fn punch(&self, _: Range<u64>) -> io::Result<()> {
         refused()
     }
 

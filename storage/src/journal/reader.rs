@@ -53,14 +53,12 @@ pub type Progress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
 
 /// Reads the frames of one file in which they stand by position and without gaps.
 pub struct FrameReader {
-    chunk: Chunk,
+    chunks: FrameChunks,
     /// What has to be added to a position to find it in the file is `at - start`.
     start: u64,
     at: u64,
     position: u64,
     limit: u64,
-    leaves: Option<LeafHasher>,
-    shown: Vec<u8>,
 }
 
 impl std::fmt::Debug for FrameReader {
@@ -73,26 +71,24 @@ impl FrameReader {
     /// Reads the positions of `span`, the first of which lies at `at` of `file`.
     pub fn new(file: Arc<dyn DiskFile>, span: Range<u64>, at: u64) -> FrameReader {
         FrameReader {
-            chunk: Chunk::new(file),
+            chunks: FrameChunks::new(file, false),
             start: span.start,
             at,
             position: span.start,
             limit: span.end,
-            leaves: None,
-            shown: Vec::new(),
         }
     }
 
     /// Makes the leaf of each frame too.
     #[must_use]
     pub fn with_leaves(mut self) -> FrameReader {
-        self.leaves = Some(LeafHasher::default());
+        self.chunks.leaves = Some(LeafHasher::default());
         self
     }
 
     /// The first bytes of the payload of the frame that was found last, up to [`SHOWN_BYTES_MAX`].
     pub fn shown(&self) -> &[u8] {
-        &self.shown
+        &self.chunks.shown
     }
 
     /// The next frame or damaged place; `None` at the end.
@@ -113,7 +109,10 @@ impl FrameReader {
         }
         let position = self.position;
         let read = match self.header(position, progress)? {
-            Ok((header, frame)) => self.payload(position, header, frame, progress)?,
+            Ok((header, frame)) => {
+                let at = self.place(position) + FRAME_BYTES as u64;
+                self.chunks.payload(at, position, header, frame, progress)?
+            }
             Err(reason) => Err(reason),
         };
         match read {
@@ -141,7 +140,7 @@ impl FrameReader {
         if self.limit - position < FRAME_BYTES as u64 {
             return Ok(Err(FrameError::Short));
         }
-        let bytes = self.chunk.get(self.place(position), FRAME_BYTES, progress)?;
+        let bytes = self.chunks.get(self.place(position), FRAME_BYTES, progress)?;
         let Some(header) = bytes.first_chunk::<FRAME_BYTES>().copied() else {
             return Ok(Err(FrameError::Short));
         };
@@ -152,45 +151,11 @@ impl FrameReader {
         })
     }
 
-    fn payload(
-        &mut self,
-        position: u64,
-        header: [u8; FRAME_BYTES],
-        frame: Frame,
-        progress: &mut Progress<'_>,
-    ) -> io::Result<Result<FoundFrame, FrameError>> {
-        self.shown.clear();
-        let mut at = self.place(position) + FRAME_BYTES as u64;
-        let (mut left, mut crc) = (frame.length as usize, 0);
-        while left > 0 {
-            let bytes = self.chunk.get(at, 1, progress)?;
-            if bytes.is_empty() {
-                return Ok(Err(FrameError::Short));
-            }
-            let bytes = &bytes[..bytes.len().min(left)];
-            crc = crc32c::crc32c_append(crc, bytes);
-            if let Some(leaves) = &mut self.leaves {
-                leaves.payload(bytes);
-            }
-            let room = SHOWN_BYTES_MAX - self.shown.len();
-            self.shown.extend_from_slice(&bytes[..bytes.len().min(room)]);
-            at += bytes.len() as u64;
-            left -= bytes.len();
-        }
-        let leaf = self.leaves.as_mut().map(|leaves| leaves.leaf(position, &header));
-        let payload_is_whole = crc == frame.payload_crc;
-        Ok(Ok(FoundFrame { position, header, frame, payload_is_whole, leaf }))
-    }
-
     /// Where the first frame at or behind `position` begins; the limit if there is none. A frame's
     /// checksum covers its position, so what merely looks like one is not taken for one.
     fn next_header(&mut self, mut position: u64, progress: &mut Progress<'_>) -> io::Result<u64> {
-        // What was hashed of a payload that broke off belongs to no leaf.
-        if let Some(leaves) = &mut self.leaves {
-            leaves.clear();
-        }
         while position + FRAME_BYTES as u64 <= self.limit {
-            let bytes = self.chunk.get(self.place(position), FRAME_BYTES, progress)?;
+            let bytes = self.chunks.get(self.place(position), FRAME_BYTES, progress)?;
             let mut words = bytes.chunks_exact(PAYLOAD_ALIGN as usize);
             let count = words.len() as u64;
             match words.position(|word| word.starts_with(&Frame::MAGIC)) {
@@ -208,6 +173,63 @@ impl FrameReader {
             }
         }
         Ok(self.limit)
+    }
+}
+
+/// A file in chunks, and frames out of them: their payloads are never held whole.
+pub(crate) struct FrameChunks {
+    chunk: Chunk,
+    leaves: Option<LeafHasher>,
+    shown: Vec<u8>,
+}
+
+impl FrameChunks {
+    pub(crate) fn new(file: Arc<dyn DiskFile>, with_leaves: bool) -> FrameChunks {
+        let leaves = with_leaves.then(LeafHasher::default);
+        FrameChunks { chunk: Chunk::new(file), leaves, shown: Vec::new() }
+    }
+
+    /// What is held of the file from `at` on: at least `count` bytes, unless the file ends before.
+    pub(crate) fn get(
+        &mut self,
+        at: u64,
+        count: usize,
+        progress: &mut Progress<'_>,
+    ) -> io::Result<&[u8]> {
+        self.chunk.get(at, count, progress)
+    }
+
+    /// Reads the payload at `at` of the file, of the frame that begins at `position` of the journal.
+    pub(crate) fn payload(
+        &mut self,
+        mut at: u64,
+        position: u64,
+        header: [u8; FRAME_BYTES],
+        frame: Frame,
+        progress: &mut Progress<'_>,
+    ) -> io::Result<Result<FoundFrame, FrameError>> {
+        self.shown.clear();
+        let (mut left, mut crc) = (frame.length as usize, 0);
+        while left > 0 {
+            let bytes = self.chunk.get(at, 1, progress)?;
+            if bytes.is_empty() {
+                // What was hashed of a payload that breaks off belongs to no leaf.
+                self.leaves.iter_mut().for_each(LeafHasher::clear);
+                return Ok(Err(FrameError::Short));
+            }
+            let bytes = &bytes[..bytes.len().min(left)];
+            crc = crc32c::crc32c_append(crc, bytes);
+            if let Some(leaves) = &mut self.leaves {
+                leaves.payload(bytes);
+            }
+            let room = SHOWN_BYTES_MAX - self.shown.len();
+            self.shown.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            at += bytes.len() as u64;
+            left -= bytes.len();
+        }
+        let leaf = self.leaves.as_mut().map(|leaves| leaves.leaf(position, &header));
+        let payload_is_whole = crc == frame.payload_crc;
+        Ok(Ok(FoundFrame { position, header, frame, payload_is_whole, leaf }))
     }
 }
 

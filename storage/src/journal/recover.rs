@@ -329,7 +329,7 @@ impl<'a> Window<'a> {
 
 /// Whether anything behind a bad frame knew it to be on stable storage: the largest `synced_to` of
 /// the frames that can still be read there.
-pub(crate) fn synced_behind(walked: &Walked) -> io::Result<u64> {
+fn synced_behind(walked: &Walked) -> io::Result<u64> {
     let mut synced_to = 0;
     for segment in walked.segments.iter().filter(|segment| segment.start >= walked.end) {
         // A later segment exists only once its predecessor was sealed.
