@@ -84,7 +84,8 @@ fn segments(c: &mut Criterion) {
 /// Seals one segment of frames that long; where it ends.
 fn fill(directory: &TempDir, payload_bytes: usize) -> u64 {
     let disk = RealDisk::open(directory.path()).expect("a directory opens");
-    let options = Options { segment_bytes_max: SEGMENT_BYTES, ..Options::default() };
+    let options =
+        Options { segment_bytes_max: SEGMENT_BYTES, tended_by_hand: true, ..Options::default() };
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let rig = Rig::open_on(Arc::clone(&disk), options, Arc::new(OsClock)).expect("a store opens");
     let payload = Bytes::from(vec![0xa5; payload_bytes]);

@@ -24,7 +24,7 @@ use storage::{Append, Durability, Home, LogId, Offset, Options};
 /// Two small segments, made by a store that was closed, and its bound file.
 fn a_small_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { segment_bytes_max: 300, ..Options::default() };
+    let options = Options { segment_bytes_max: 300, tended_by_hand: true, ..Options::default() };
     let rig = Rig::open(&disk, options, &clock).unwrap();
     let first: Append<Verdict> = Append {
         kind: 7,

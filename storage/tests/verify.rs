@@ -16,7 +16,7 @@ use storage::journal::{FRAME_BYTES, Found, FoundFrame, Frame, FrameReader, SEGME
 use storage::proof::{
     Digest, PROOF_HEADER_BYTES, ProofHeader, SigningKey, chain_before, proof_name, write_proof,
 };
-use storage::{Durability, Options};
+use storage::{Durability, LogId, Offset, Options};
 
 const HEADER: usize = SEGMENT_HEADER_BYTES as usize;
 /// Payloads are a multiple of 8 long, so that no byte of a frame is padding.
@@ -46,12 +46,16 @@ fn prove(disk: &MemoryDisk, key: Option<&SigningKey>) {
     }
 }
 
+/// Nothing is indexed and filed before a test says so.
+fn options() -> Options {
+    let segment_bytes_max = (FRAME * PER_SEGMENT) as u64;
+    Options { segment_bytes_max, tended_by_hand: true, ..Options::default() }
+}
+
 /// Three sealed segments of eight frames each and one that is not, closed in order.
 fn a_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let segment_bytes_max = (FRAME * PER_SEGMENT) as u64;
-    let options = Options { segment_bytes_max, ..Options::default() };
-    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
     for index in 0..PER_SEGMENT as u8 * 3 + 2 {
         let one = append(u64::from(index % 3), &[index; PAYLOAD]);
         rig.append(vec![one], Durability::Synced).remove(0).unwrap();
@@ -454,4 +458,97 @@ fn a_reader_finds_every_frame_behind_any_damage_and_says_what_lies_between() {
             .filter(|found| matches!(found, Found::Frame(found) if found.payload_is_whole));
         assert_eq!(whole.count(), PER_SEGMENT - 1, "byte {at}");
     }
+}
+
+fn has(disk: &MemoryDisk, ending: &str) -> Vec<String> {
+    let mut names = disk.list().unwrap();
+    names.retain(|name| name.ends_with(ending));
+    names.sort();
+    names
+}
+
+/// A proved store whose sealed segments were filed since.
+fn a_filed_store() -> MemoryDisk {
+    let disk = a_proved_store();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    rig.store.tend().unwrap();
+    rig.store.close();
+    assert_eq!((has(&disk, ".filed").len(), has(&disk, ".proof").len()), (3, 3));
+    disk
+}
+
+#[test]
+fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
+    let disk = a_filed_store();
+    let report = verified(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!((report.frames, report.filed, report.segments), (26, 3, 1));
+    assert_eq!(verification(&report).verified(), 24);
+    // A payload of the second file, forged with its checksums.
+    let name = &has(&disk, ".filed")[1];
+    let good = disk.bytes(name);
+    let at = good.windows(4).position(|word| word == b"FFJ1").unwrap();
+    let position = u64::from_le_bytes(good[at - 32..at - 24].try_into().unwrap());
+    let mut bad = good.clone();
+    bad[at + FRAME_BYTES + 3] ^= 1;
+    replace(&disk, name, &bad);
+    let report = verified(&disk);
+    assert!(report.problems.iter().any(|problem| problem.contains("is damaged")));
+    let crc = crc32c::crc32c(&bad[at + FRAME_BYTES..at + FRAME]);
+    bad[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&position.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &bad[at + 8..at + FRAME_BYTES]);
+    bad[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&bad[at - 32..at - 8]);
+    let crc = crc32c::crc32c_append(crc, &bad[at..at + 8]);
+    bad[at - 8..at - 4].copy_from_slice(&crc.to_le_bytes());
+    replace(&disk, name, &bad);
+    let healthy = storage::check::check(&disk, &mut |_| {}).unwrap();
+    assert_eq!(healthy.problems, [""; 0], "checksums do not tell");
+    let report = verified(&disk);
+    let changed = verification(&report).first_changed().unwrap();
+    assert_eq!((&changed.file, changed.position), (name, position));
+    assert_eq!(verification(&report).verified(), 23);
+    // A header that is no header any more.
+    let mut bad = good.clone();
+    bad[at + 30] ^= 1;
+    replace(&disk, name, &bad);
+    let report = verified(&disk);
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    assert!(report.problems[0].contains(&format!("file={name}, at={}", at - 32)));
+    disk.remove(name).unwrap();
+    let report = verified(&disk);
+    assert!(report.problems[0].contains(name.as_str()), "{:?}", report.problems);
+}
+
+#[test]
+fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
+    let disk = a_filed_store();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    // Log 0 whole, and of log 1 what the first segment and a half have.
+    let starts = [(LogId(0), rig.store.log(LogId(0)).end()), (LogId(1), Offset(4))];
+    rig.store.give_up(&starts).unwrap();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+        rig.store.tend().unwrap();
+    }
+    rig.store.close();
+    let report = verified(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    let count = verification(&report).verified();
+    assert!((8..=24).contains(&count), "{count}");
+    // All of it, so that whole files are removed: the chain is still whole.
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).end()));
+    rig.store.give_up(&starts).unwrap();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+        rig.store.tend().unwrap();
+    }
+    rig.store.close();
+    assert!(has(&disk, ".filed").len() < 3);
+    let report = verified(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(verification(&report).proofs.len(), 3);
+    assert!(verification(&report).head().is_some());
 }
