@@ -59,6 +59,7 @@ struct Checked<'a> {
     payload_bytes: u64,
     logs: usize,
     segments: usize,
+    filed: usize,
     first_ms: Option<u64>,
     last_ms: Option<u64>,
     clean: bool,
@@ -73,6 +74,7 @@ struct Checked<'a> {
 #[derive(Serialize)]
 struct Verified<'a> {
     frames: u64,
+    rewritten: u64,
     head_position: Option<u64>,
     head: Option<String>,
     first_changed: Option<ChangedFrame<'a>>,
@@ -182,6 +184,7 @@ impl Checked<'_> {
             payload_bytes: report.payload_bytes,
             logs: report.logs.len(),
             segments: report.segments,
+            filed: report.filed,
             first_ms: report.stamps.map(|(first, _)| first.time().0),
             last_ms: report.stamps.map(|(_, last)| last.time().0),
             clean: is_clean(report),
@@ -198,6 +201,7 @@ impl Verified<'_> {
         let head = verification.head();
         Verified {
             frames: verification.verified(),
+            rewritten: verification.rewritten,
             head_position: head.map(|(position, _)| position),
             head: head.map(|(_, chain)| chain.to_string()),
             first_changed: verification.first_changed().map(ChangedFrame::of),
@@ -259,6 +263,10 @@ fn remarks(verification: &Verification) -> Vec<String> {
     if let Some((position, chain)) = verification.head() {
         remarks.push(format!("the chain ends at position {position} with {chain}\n"));
     }
+    if verification.rewritten > 0 {
+        let count = verification.rewritten;
+        remarks.push(format!("rewritten by compaction, and so not verified: {count} frames\n"));
+    }
     if let [first, more @ ..] = &verification.unproved[..] {
         let more = match more.len() {
             0 => String::new(),
@@ -283,6 +291,7 @@ fn table(report: &Report) -> Table {
     row("bytes", report.payload_bytes.to_string());
     row("logs", report.logs.len().to_string());
     row("segments", report.segments.to_string());
+    row("filed", report.filed.to_string());
     row("first entry", report.stamps.map(|(first, _)| date(first)).unwrap_or_default());
     row("last entry", report.stamps.map(|(_, last)| date(last)).unwrap_or_default());
     row("closed", if is_clean(report) { "in order" } else { "by a crash" }.to_owned());
