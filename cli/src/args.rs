@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, consume, cut, demo, groups, ls, pins, produce, serve, topics,
+    cat, check, completions, consume, cut, demo, groups, inspect, ls, pins, produce, serve, topics,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -67,6 +67,8 @@ pub(crate) enum Command {
     Groups(groups::Args),
     /// Read a data directory from end to end, and say whether all is well.
     Check(check::Args),
+    /// Print what is in files of a data directory.
+    Inspect(inspect::Args),
     Demo(demo::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
@@ -112,6 +114,8 @@ mod tests {
             "pins remove",
             "serve --set novalue",
             "check",
+            "check a --public-key b",
+            "inspect",
         ] {
             let words = std::iter::once("freezeframe").chain(line.split(' '));
             let error = Cli::try_parse_from(words).map(|_| ()).unwrap_err();

@@ -24,6 +24,11 @@ impl Table {
         self.rows.push(cells.into());
     }
 
+    /// How many rows there are.
+    pub(crate) fn count(&self) -> usize {
+        self.rows.len()
+    }
+
     /// One line a row, tabs between the cells, no headings. A tab or newline inside a cell would
     /// break that, and becomes a space.
     pub(crate) fn plain(&self) -> String {

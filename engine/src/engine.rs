@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use storage::catalog::{Applied, Catalog};
 use storage::disk::Disk;
 use storage::log::Watcher;
+use storage::proof::SigningKey;
 use storage::timekeeper::Timekeeper;
 use storage::{
     Append, AppendError, Appended, Durability, HistoryStats, LogId, Offset, OpenError, Payload,
@@ -59,6 +60,8 @@ pub struct EngineOptions {
     pub cut_cache_bytes_max: usize,
     /// When it looks after what it keeps.
     pub housekeeping: HousekeepingOptions,
+    /// Who signs the proofs of sealed segments; nobody does without.
+    pub signing_key: Option<Arc<SigningKey>>,
 }
 
 impl Default for EngineOptions {
@@ -73,6 +76,7 @@ impl Default for EngineOptions {
             deleted_topic_retention: Duration::from_secs(7 * 24 * 60 * 60),
             cut_cache_bytes_max: 16 << 20,
             housekeeping: HousekeepingOptions::default(),
+            signing_key: None,
         }
     }
 }

@@ -1,13 +1,39 @@
-//! Verifying a data directory: every frame of the journal, and the bound file.
+//! Verifying a data directory: every frame of the journal, the bound file, and, if asked to, that
+//! history is what the proofs say.
+//!
+//! A check goes on behind what is damaged: it finds the next frame, so that one run names every
+//! damaged place. What is damage and what the lawful end of a crash is decided as a start does it, by
+//! what the rest of the directory knows to have been on stable storage.
 
+mod filed;
+mod proofs;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hlc::Hlc;
 
-use crate::disk::Disk;
-use crate::journal::{Damage, FRAME_BYTES, Frame, FrameError, RecoverError, Segment, Visit, walk};
+use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::history::HistoryError;
+use crate::journal::{
+    Damage, Found, FoundFrame, FrameError, FrameReader, RecoverError, SEGMENT_HEADER_BYTES,
+    SegmentHeader, segment_name, segment_start,
+};
 use crate::log::LogId;
+use crate::manifest::{Manifest, ManifestError};
+use crate::part::Layout;
+use crate::proof::VerifyingKey;
 use crate::timekeeper::{Bound, BoundError, BoundFile};
+
+use filed::Filed;
+pub use proofs::{Change, Changed, ProofVerdict, Proofs, Verification};
+
+/// How many problems are told; more are counted.
+pub const PROBLEMS_MAX: usize = 1000;
+/// How much is read at once in search of the last byte written.
+const WINDOW_BYTES: u64 = 256 << 10;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -16,94 +42,447 @@ pub struct Report {
     pub frames: u64,
     /// Bytes of payload in them.
     pub payload_bytes: u64,
-    /// Logs seen.
-    pub logs: std::collections::BTreeMap<LogId, u64>,
+    /// Logs seen, and how many frames each has.
+    pub logs: BTreeMap<LogId, u64>,
     /// Segment files.
     pub segments: usize,
+    /// Files of frames that were filed by log.
+    pub filed: usize,
     /// The first and the last stamp.
     pub stamps: Option<(Hlc, Hlc)>,
     /// What the bound file says.
     pub bound: Option<Bound>,
     /// Bytes behind the last good frame that a crash left: lawful, and cut off at the next start.
     pub torn_bytes: u64,
-    /// What is wrong. Empty for a healthy directory.
+    /// What is wrong, up to [`PROBLEMS_MAX`]. Empty for a healthy directory.
     pub problems: Vec<String>,
+    /// How many more problems there are.
+    pub problems_left_off: u64,
+    /// What the proofs say, if that was asked for.
+    pub verification: Option<Verification>,
+}
+
+impl Report {
+    fn problem(&mut self, problem: impl Into<String>) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem.into());
+        } else {
+            self.problems_left_off += 1;
+        }
+    }
 }
 
 /// Reads everything; changes nothing. `progress` is told of each frame's end position.
 ///
 /// # Errors
 /// The disk fails.
-pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> Result<Report, RecoverError> {
-    let mut report = Report::default();
+pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(u64)) -> io::Result<Report> {
+    run(disk, None, progress)
+}
+
+/// The same, and compares every frame with its proof. All proofs have to be signed by one of `keys`;
+/// with none, signatures that are there have to be good.
+///
+/// # Errors
+/// The disk fails.
+pub fn verify(
+    disk: &dyn Disk,
+    keys: &[VerifyingKey],
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<Report> {
+    run(disk, Some(Proofs::list(disk, keys)?), progress)
+}
+
+/// What should be in a file of frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// Every frame of these positions, by position.
+    Every(Range<u64>),
+    /// Some, in another order: one that is absent was given up, and tells nothing.
+    Some,
+    /// The same, and compaction may have put others in the place of what was.
+    Rewritten,
+}
+
+/// Frames of a file of the store, from whoever knows how they are filed there.
+pub trait FrameSource {
+    /// The file's name.
+    fn name(&self) -> &str;
+
+    /// What should be in it.
+    fn holding(&self) -> Holding;
+
+    /// The next of its frames, with its leaf if there are proofs, or damaged places. Those are places
+    /// of the journal, or of the file where it does not stand by position.
+    ///
+    /// # Errors
+    /// The disk fails.
+    fn next_found(&mut self) -> io::Result<Option<Found>>;
+}
+
+/// Compares all frames of a file with their proofs, and shows each to `visit`.
+///
+/// # Errors
+/// The disk fails.
+pub fn read_frames(
+    part: &mut dyn FrameSource,
+    mut proofs: Option<&mut Proofs<'_>>,
+    visit: &mut dyn FnMut(&Found),
+) -> io::Result<()> {
+    let holding = part.holding();
+    while let Some(found) = part.next_found()? {
+        if let (Some(proofs), Found::Frame(found)) = (&mut proofs, &found) {
+            proofs.compare(part.name(), found, &holding)?;
+        }
+        visit(&found);
+    }
+    if let (Some(proofs), Holding::Every(span)) = (proofs, holding) {
+        proofs.end_complete(part.name(), span)?;
+    }
+    Ok(())
+}
+
+/// A segment file of the journal.
+struct SegmentFile {
+    start: u64,
+    name: String,
+    file: Arc<dyn DiskFile>,
+    /// The position behind its last byte.
+    limit: u64,
+    /// Where the next one begins, if there is a next one.
+    next: Option<u64>,
+    header_is_whole: bool,
+}
+
+/// A segment of the journal, read from front to back.
+struct SegmentPart<'a> {
+    segment: &'a SegmentFile,
+    frames: FrameReader,
+}
+
+impl FrameSource for SegmentPart<'_> {
+    fn name(&self) -> &str {
+        &self.segment.name
+    }
+
+    fn holding(&self) -> Holding {
+        match self.segment.next {
+            Some(next) => Holding::Every(self.segment.start..next),
+            None => Holding::Some,
+        }
+    }
+
+    fn next_found(&mut self) -> io::Result<Option<Found>> {
+        self.frames.next_found()
+    }
+}
+
+fn run(
+    disk: &dyn Disk,
+    mut proofs: Option<Proofs<'_>>,
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<Report> {
+    let mut journal = Journal::default();
     match BoundFile::read(disk) {
-        Ok(bound) => report.bound = bound,
-        Err(BoundError::Disk(error)) => return Err(error.into()),
-        Err(error) => report.problems.push(error.to_string()),
+        Ok(bound) => journal.report.bound = bound,
+        Err(BoundError::Disk(error)) => return Err(error),
+        Err(error) => journal.report.problem(error.to_string()),
     }
-    let from = match crate::manifest::Manifest::read(disk) {
-        Ok(manifest) => manifest.indexed_to,
-        Err(crate::manifest::ManifestError::Disk(error)) => return Err(error.into()),
+    let manifest = match Manifest::read(disk) {
+        Ok(manifest) => manifest,
+        Err(ManifestError::Disk(error)) => return Err(error),
         Err(error) => {
-            report.problems.push(error.to_string());
-            return Ok(report);
+            // What there should be is not known then; what there is can be read.
+            journal.report.problem(error.to_string());
+            Manifest::default()
         }
     };
-    let mut checker = Checker { report: &mut report, progress };
-    let walked = match walk(disk, from, Hlc::ZERO, 0, &mut checker) {
-        Ok(walked) => walked,
-        Err(RecoverError::Disk(error)) => return Err(error.into()),
-        Err(error) => {
-            report.problems.push(error.to_string());
-            return Ok(report);
+    let segments = segment_files(disk)?;
+    let has_files = !segments.is_empty();
+    let segments = journal.expected(segments, &manifest);
+    journal.report.segments = segments.len();
+    for segment in &segments {
+        if !segment.header_is_whole {
+            // It is on stable storage before the first frame is written: no crash leaves it so.
+            let (file, position) = (segment.name.clone(), segment.start);
+            let reason = FrameError::Segment;
+            let damage = Damage { file, position, synced_to: position, reason };
+            journal.report.problem(damage.to_string());
         }
-    };
-    report.segments = walked.segments.len();
-    let known = crate::journal::synced_behind(&walked)?
-        .max(report.bound.map_or(0, |bound| bound.synced_to));
-    if walked.end < known {
-        let (file, reason) = match &walked.bad {
-            Some((segment, reason)) => (segment.name().to_owned(), *reason),
-            None => ("(the last segment)".to_owned(), FrameError::Short),
-        };
-        let damage = Damage { file, position: walked.end, synced_to: known, reason };
-        report.problems.push(damage.to_string());
-    } else {
-        report.torn_bytes = walked.torn_bytes()?;
-    }
-    match report.bound {
-        None if !walked.is_empty() && report.problems.is_empty() => {
-            report.problems.push("the bound file is missing or empty".to_owned());
+        journal.end = journal.end.max(segment.start);
+        let to = segment.next.unwrap_or(u64::MAX).min(segment.limit).max(segment.start);
+        let file = Arc::clone(&segment.file);
+        let mut frames = FrameReader::new(file, segment.start..to, SEGMENT_HEADER_BYTES);
+        if proofs.is_some() {
+            frames = frames.with_leaves();
         }
-        Some(bound) if walked.last >= bound.bound => report.problems.push(format!(
-            "a stamp lies at or above the persisted bound. stamp={}, bound={}",
-            walked.last, bound.bound
-        )),
-        _ => {}
+        let mut part = SegmentPart { segment, frames };
+        read_frames(&mut part, proofs.as_mut(), &mut |found| {
+            progress(journal.found(&segment.name, found));
+        })?;
+        journal.ends(segment);
     }
+    let mut filed = Filed::default();
+    for part in filed::parts(disk, &manifest, proofs.is_some()) {
+        filed.read(part, proofs.as_mut())?;
+    }
+    let mut report = journal.judge(&segments, has_files, manifest.indexed_to)?;
+    filed.add_to(&mut report);
+    match proofs {
+        None => Ok(report),
+        Some(proofs) => conclude(report, proofs, &segments),
+    }
+}
+
+fn conclude(
+    mut report: Report,
+    proofs: Proofs<'_>,
+    segments: &[SegmentFile],
+) -> io::Result<Report> {
+    let sealed = segments
+        .iter()
+        .filter_map(|segment| segment.next.map(|next| (segment.name.clone(), segment.start..next)));
+    let verification = proofs.finish(&sealed.collect::<Vec<_>>())?;
+    for problem in verification.problems() {
+        report.problem(problem);
+    }
+    report.verification = Some(verification);
     Ok(report)
 }
 
-struct Checker<'a> {
-    report: &'a mut Report,
-    progress: &'a mut dyn FnMut(u64),
+/// All files that are segments by name, by position.
+fn segment_files(disk: &dyn Disk) -> io::Result<Vec<SegmentFile>> {
+    let mut segments = Vec::new();
+    for name in disk.list()? {
+        let Some(start) = segment_start(&name) else { continue };
+        let file = disk.open(&name)?;
+        let mut header = [0; SEGMENT_HEADER_BYTES as usize];
+        let read = file.read_at(&mut header, 0)?;
+        let header_is_whole = read == header.len()
+            && SegmentHeader::decode(&header).is_some_and(|header| header.start == start);
+        let limit = start.saturating_add(file.length()?.saturating_sub(SEGMENT_HEADER_BYTES));
+        segments.push(SegmentFile { start, name, file, limit, next: None, header_is_whole });
+    }
+    segments.sort_by_key(|segment| segment.start);
+    Ok(segments)
 }
 
-impl Visit for Checker<'_> {
-    fn frame(
-        &mut self,
-        _segment: &Arc<Segment>,
-        position: u64,
-        frame: &Frame,
-        _start: &[u8],
-    ) -> Result<(), RecoverError> {
-        let report = &mut *self.report;
-        report.frames += 1;
-        report.payload_bytes += u64::from(frame.length);
-        *report.logs.entry(frame.log).or_default() += 1;
-        let first = report.stamps.map_or(frame.stamp, |(first, _)| first);
-        report.stamps = Some((first, frame.stamp));
-        (self.progress)(position + FRAME_BYTES as u64 + u64::from(frame.length));
-        Ok(())
+/// What is wrong at a place of the journal, unless a crash may have left it.
+struct Finding {
+    position: u64,
+    what: Wrong,
+}
+
+enum Wrong {
+    Damage { file: String, reason: FrameError },
+    Order { stamp: Hlc, last: Hlc },
+}
+
+/// The journal as it is found, frame by frame.
+#[derive(Default)]
+struct Journal {
+    report: Report,
+    /// The report as it was when the first damaged place was found: what a start would keep.
+    before_damage: Option<Report>,
+    findings: Vec<Finding>,
+    findings_left_off: u64,
+    /// The position behind the last frame.
+    end: u64,
+    /// The stamp of the last frame, and the largest.
+    last: Hlc,
+    largest: Hlc,
+    /// Everything below is known to have been synced.
+    known: u64,
+    /// The position of the first damaged place.
+    damaged_from: Option<u64>,
+}
+
+impl Journal {
+    /// The segments that are to be read, each with where it ends. The manifest lists those below
+    /// `indexed_to` that were not filed yet; behind that, they follow one another.
+    fn expected(&mut self, files: Vec<SegmentFile>, manifest: &Manifest) -> Vec<SegmentFile> {
+        let from = manifest.indexed_to;
+        // All that the manifest speaks of was synced before.
+        self.known = from;
+        let (below, mut open): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|file| file.start < from);
+        let mut below: BTreeMap<u64, SegmentFile> =
+            below.into_iter().map(|file| (file.start, file)).collect();
+        let mut expected = Vec::new();
+        let listed = manifest.parts.iter().filter(|part| part.layout == Layout::Journal);
+        for part in listed {
+            match below.remove(&part.start) {
+                Some(file) => expected.push(SegmentFile { next: Some(part.end), ..file }),
+                None => {
+                    let file = segment_name(part.start);
+                    self.report.problem(HistoryError::Lost { file }.to_string());
+                }
+            }
+        }
+        // One that holds no more than a header was being created when the machine stopped.
+        open.retain(|file| file.header_is_whole || file.limit > file.start);
+        let starts: Vec<u64> = open.iter().map(|file| file.start).collect();
+        for (file, next) in open.iter_mut().zip(starts.iter().skip(1)) {
+            file.next = Some(*next);
+        }
+        if let Some(found) = starts.first().copied().filter(|start| *start != from) {
+            self.report.problem(RecoverError::Gap { expected: from, found }.to_string());
+        }
+        expected.append(&mut open);
+        expected
     }
+
+    /// Takes note of what was found, and returns where it ends.
+    fn found(&mut self, file: &str, found: &Found) -> u64 {
+        match found {
+            Found::Frame(found) => {
+                if !found.payload_is_whole {
+                    self.damaged(file, found.position, FrameError::Payload);
+                }
+                self.frame(found);
+                self.end = found.frame.end(found.position);
+            }
+            Found::Damaged { position, until, reason } => {
+                self.damaged(file, *position, *reason);
+                self.end = *until;
+            }
+        }
+        self.end
+    }
+
+    fn frame(&mut self, found: &FoundFrame) {
+        let frame = &found.frame;
+        self.known = self.known.max(frame.synced_to);
+        if frame.stamp <= self.last {
+            let what = Wrong::Order { stamp: frame.stamp, last: self.last };
+            self.note(found.position, what);
+        }
+        self.last = frame.stamp;
+        self.largest = self.largest.max(frame.stamp);
+        if found.payload_is_whole {
+            let report = &mut self.report;
+            report.frames += 1;
+            report.payload_bytes += u64::from(frame.length);
+            *report.logs.entry(frame.log).or_default() += 1;
+            let first = report.stamps.map_or(frame.stamp, |(first, _)| first);
+            report.stamps = Some((first, frame.stamp));
+        }
+    }
+
+    fn damaged(&mut self, file: &str, position: u64, reason: FrameError) {
+        if self.damaged_from.is_none() {
+            self.damaged_from = Some(position);
+            let Report { frames, payload_bytes, stamps, .. } = self.report;
+            let logs = self.report.logs.clone();
+            self.before_damage =
+                Some(Report { frames, payload_bytes, stamps, logs, ..Report::default() });
+        }
+        self.note(position, Wrong::Damage { file: file.to_owned(), reason });
+    }
+
+    fn note(&mut self, position: u64, what: Wrong) {
+        if self.findings.len() < PROBLEMS_MAX {
+            self.findings.push(Finding { position, what });
+        } else {
+            self.findings_left_off += 1;
+        }
+    }
+
+    /// A sealed segment reaches up to the next one.
+    fn ends(&mut self, segment: &SegmentFile) {
+        if let Some(next) = segment.next
+            && self.end != next
+        {
+            self.damaged(&segment.name, self.end, FrameError::Short);
+            self.end = next;
+        }
+    }
+
+    /// Tells damage from what a crash left: damage lies below what was known to be synced.
+    fn judge(
+        mut self,
+        segments: &[SegmentFile],
+        has_files: bool,
+        indexed_to: u64,
+    ) -> io::Result<Report> {
+        self.end = self.end.max(indexed_to);
+        let known = self.known.max(self.report.bound.map_or(0, |bound| bound.synced_to));
+        let end = self.damaged_from.unwrap_or(self.end);
+        if end < known {
+            if self.damaged_from.is_none() {
+                let file = "(the last segment)".to_owned();
+                self.note(end, Wrong::Damage { file, reason: FrameError::Short });
+            }
+        } else {
+            if let Some(kept) = self.before_damage.take() {
+                let Report { frames, payload_bytes, stamps, logs, .. } = kept;
+                let torn = std::mem::take(&mut self.report);
+                self.report = Report { frames, payload_bytes, stamps, logs, ..torn };
+            }
+            self.report.torn_bytes = torn_bytes(segments, end)?;
+        }
+        for Finding { position, what } in self.findings {
+            if position < end.max(known) {
+                self.report.problem(what.describe(position, known));
+            }
+        }
+        if end < known {
+            self.report.problems_left_off += self.findings_left_off;
+        }
+        let last = self.report.stamps.map_or(Hlc::ZERO, |(_, last)| last);
+        let largest = if end < known { self.largest } else { last };
+        match self.report.bound {
+            None if has_files && self.report.problems.is_empty() => {
+                self.report.problem("the bound file is missing or empty");
+            }
+            Some(bound) if largest >= bound.bound => {
+                let bound = bound.bound;
+                self.report.problem(format!(
+                    "a stamp lies at or above the persisted bound. stamp={largest}, bound={bound}"
+                ));
+            }
+            _ => {}
+        }
+        Ok(self.report)
+    }
+}
+
+impl Wrong {
+    fn describe(self, position: u64, synced_to: u64) -> String {
+        match self {
+            Wrong::Damage { file, reason } => {
+                Damage { file, position, synced_to, reason }.to_string()
+            }
+            Wrong::Order { stamp, last } => {
+                RecoverError::Order { position, stamp, last }.to_string()
+            }
+        }
+    }
+}
+
+/// How many bytes a crash left behind `end`: up to the last that is not zero, for zeros are written
+/// ahead of frames.
+fn torn_bytes(segments: &[SegmentFile], end: u64) -> io::Result<u64> {
+    for segment in segments.iter().rev() {
+        let from = segment.start.max(end);
+        if let Some(last) = last_written(segment, from)? {
+            return Ok(last + 1 - end);
+        }
+    }
+    Ok(0)
+}
+
+/// The position of the last byte of `segment` at or behind `from` that is not zero.
+fn last_written(segment: &SegmentFile, from: u64) -> io::Result<Option<u64>> {
+    let mut until = segment.limit;
+    while from < until {
+        let start = from.max(until.saturating_sub(WINDOW_BYTES));
+        let mut bytes = vec![0; (until - start) as usize];
+        read_exact_at(&*segment.file, &mut bytes, start - segment.start + SEGMENT_HEADER_BYTES)?;
+        if let Some(index) = bytes.iter().rposition(|byte| *byte != 0) {
+            return Ok(Some(start + index as u64));
+        }
+        until = start;
+    }
+    Ok(None)
 }

@@ -1,12 +1,14 @@
 //! The few things that we ask of a disk, so that tests can own one that fails.
 
 mod memory;
+mod read_only;
 mod real;
 
 use std::io;
 use std::sync::Arc;
 
 pub use memory::{Fault, MemoryDisk};
+pub use read_only::open_read_only;
 pub use real::RealDisk;
 
 /// The unit of writes around the page cache.

@@ -113,9 +113,9 @@ pub struct FiledFrame {
 }
 
 /// The bytes in front of a filed payload.
-const FRONT_BYTES: usize = FILED_PREFIX_BYTES + FRAME_BYTES;
+pub(crate) const FRONT_BYTES: usize = FILED_PREFIX_BYTES + FRAME_BYTES;
 
-fn decode_front(bytes: &[u8; FRONT_BYTES], at: u64) -> Option<FiledFrame> {
+pub(crate) fn decode_front(bytes: &[u8; FRONT_BYTES], at: u64) -> Option<FiledFrame> {
     let (prefix, header) = bytes.split_first_chunk::<FILED_PREFIX_BYTES>()?;
     let header: &[u8; FRAME_BYTES] = header.try_into().ok()?;
     let crc = u32::from_le_bytes(prefix[24..28].try_into().ok()?);

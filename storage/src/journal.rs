@@ -11,13 +11,18 @@
 //!   *below* what a later one knew to be synced is damage, and the store refuses to start.
 mod blocks;
 mod frame;
+mod reader;
 mod recover;
 mod segment;
 mod writer;
 
 pub(crate) use blocks::Blocks as StagedBlocks;
 pub use frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN, PAYLOAD_BYTES_MAX, padded};
+pub(crate) use reader::FrameChunks;
+pub use reader::{Found, FoundFrame, FrameReader, Progress, SHOWN_BYTES_MAX};
+pub(crate) use recover::scan_sealed;
 pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, settle, walk};
-pub(crate) use recover::{scan_sealed, synced_behind};
-pub use segment::{SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name};
+pub use segment::{
+    SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name, segment_start,
+};
 pub(crate) use writer::{Journal, Limits, WriteError};

@@ -8,6 +8,7 @@
 //!   What survives a crash is a prefix of it, so it is a prefix in stamp order ([`journal`]).
 //! - A **log** is the index over its entries, and the newest payloads in memory ([`log`]).
 //! - The **timekeeper** owns the clock, the persisted bound and what is in flight ([`timekeeper`]).
+//! - A **proof** beside each sealed segment makes its history verifiable ([`proof`]).
 //! - The **catalog** is a soft ordered map, rebuilt from the journal whenever in doubt ([`catalog`]).
 //!
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
@@ -23,6 +24,7 @@ pub mod journal;
 pub mod log;
 pub mod manifest;
 pub mod part;
+pub mod proof;
 mod store;
 mod tail;
 pub mod timekeeper;

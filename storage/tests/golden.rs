@@ -8,6 +8,7 @@
 mod harness;
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,13 +17,14 @@ use harness::{Rig, TempDir, Verdict, append, append_with_head, manual_clock};
 use hlc::{Hlc, SysTime, UserTime};
 use storage::disk::{Disk, MemoryDisk};
 use storage::journal::{FRAME_BYTES, Frame, SEGMENT_HEADER_BYTES, SegmentHeader};
+use storage::proof::{Digest, PROOF_BLOCK_BYTES, PROOF_HEADER_BYTES, SigningKey, write_proof};
 use storage::timekeeper::{Slot, read_slots};
 use storage::{Append, Durability, Home, LogId, Offset, Options};
 
 /// Two small segments, made by a store that was closed, and its bound file.
 fn a_small_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { segment_bytes_max: 300, ..Options::default() };
+    let options = Options { segment_bytes_max: 300, tended_by_hand: true, ..Options::default() };
     let rig = Rig::open(&disk, options, &clock).unwrap();
     let first: Append<Verdict> = Append {
         kind: 7,
@@ -88,6 +90,66 @@ fn an_identity_file_is_written_byte_for_byte_as_documented() {
     assert_eq!(lock, format!("{}\n", std::process::id()));
 }
 
+/// The proofs of the small store's first segment: one that nobody signed, and one that is signed.
+fn proofs_of_a_small_store() -> [Vec<u8>; 2] {
+    let disk = a_small_store();
+    let key = SigningKey::from_bytes(&[7; 32]);
+    [None, Some(&key)].map(|key| {
+        write_proof(&disk, 0..280, Digest::BIRTH, key, &mut |_| ControlFlow::Continue(())).unwrap();
+        disk.bytes("00000000000000000000.proof")
+    })
+}
+
+#[test]
+fn a_proof_is_written_byte_for_byte_as_documented() {
+    let [unsigned, signed] = proofs_of_a_small_store();
+    compare("proof-0.hex", &unsigned);
+    compare("proof-0-signed.hex", &signed);
+}
+
+#[test]
+fn g15_every_field_of_a_proof_stands_where_the_document_says() {
+    let segment = a_small_store().bytes("00000000000000000000.journal");
+    let [_, proof] = proofs_of_a_small_store();
+    assert_eq!((PROOF_HEADER_BYTES, PROOF_BLOCK_BYTES, proof.len()), (256, 4096, 256 + 4096));
+    assert_eq!((&proof[..8], u32_at(&proof, 8), u32_at(&proof, 12)), (&b"FFPROOF1"[..], 1, 1));
+    assert_eq!([16, 24, 32].map(|at| u64_at(&proof, at)), [0, 280, 3]);
+    let positions = [0, 96, 200];
+    let frames = positions.map(|position| &segment[64 + position..]);
+    assert_eq!(u64_at(&proof, 40), u64_at(frames[0], 16));
+    assert_eq!(u64_at(&proof, 48), u64_at(frames[2], 16));
+    // Leaves: the payload, the position, the header.
+    let leaf = |position: usize| -> [u8; 32] {
+        let frame = &segment[64 + position..];
+        let length = u32_at(frame, 8) as usize;
+        let parts = [&frame[80..80 + length], &(position as u64).to_le_bytes(), &frame[..80]];
+        blake3::derive_key("freezeframe journal frame leaf, format 1", &parts.concat())
+    };
+    let leaves = positions.map(leaf);
+    for (entry, (position, leaf)) in proof[256..].chunks(40).zip(positions.iter().zip(&leaves)) {
+        assert_eq!((u64_at(entry, 0), &entry[8..]), (*position as u64, &leaf[..]));
+    }
+    let block = &proof[256..];
+    assert_eq!(block[120..4088], [0; 3968]);
+    assert_eq!(u32_at(block, 4088), 3);
+    let seeded = [&[0; 16][..], &block[..4092]].concat();
+    assert_eq!(u32_at(block, 4092), crc32c::crc32c(&seeded));
+    // The chain.
+    let mut chain = [0; 32];
+    assert_eq!(proof[56..88], chain);
+    for leaf in leaves {
+        chain = *blake3::hash(&[chain, leaf].concat()).as_bytes();
+    }
+    assert_eq!(proof[88..120], chain);
+    // The signature.
+    let key = SigningKey::from_bytes(&[7; 32]).verifying_key();
+    assert_eq!(proof[120..152], key.to_bytes());
+    let signature = ed25519_dalek::Signature::from_slice(&proof[152..216]).unwrap();
+    key.verify_strict(&proof[..120], &signature).unwrap();
+    assert_eq!(proof[216..252], [0; 36]);
+    assert_eq!(u32_at(&proof, 252), crc32c::crc32c(&proof[..252]));
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
@@ -151,6 +213,7 @@ fn the_golden_files_open_and_read_back() {
     for (name, golden) in [
         ("00000000000000000000.journal", "segment-0.hex"),
         ("00000000000000000280.journal", "segment-280.hex"),
+        ("00000000000000000000.proof", "proof-0-signed.hex"),
         ("bound", "bound.hex"),
     ] {
         let file = disk.create(name).unwrap();
@@ -158,6 +221,10 @@ fn the_golden_files_open_and_read_back() {
     }
     let report = storage::check::check(&disk, &mut |_| {}).unwrap();
     assert_eq!((report.frames, report.segments, report.problems), (4, 2, vec![]));
+    let keys = [SigningKey::from_bytes(&[7; 32]).verifying_key()];
+    let report = storage::check::verify(&disk, &keys, &mut |_| {}).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(report.verification.unwrap().verified(), 3);
     let slots = read_slots(&*disk.open("bound").unwrap()).unwrap();
     assert!(matches!(slots[0], Slot::Whole(bound) if bound.clean && bound.sequence == 2));
     let rig = Rig::open(&disk, Options::default(), &manual_clock()).unwrap();

@@ -293,3 +293,85 @@ fn what_is_not_there_and_what_does_not_read_is_named_and_has_its_exit_code() {
     shell.fails(&["no-such-command"], 2, &["no-such-command"]);
     assert_eq!(shell.prints(&["ls"]), "t\t1\n", "nothing was made on the way");
 }
+
+#[test]
+fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
+    let shell = Shell::new();
+    shell.prints(&["topics", "create", "t"]);
+    shell.takes(&["produce", "t"], "hello inspector\n");
+    let data = shell._data.path();
+    let file = |name: &str| data.join(name).to_str().expect("text").to_owned();
+    let journal = file("journal/00000000000000000000.journal");
+    let identity = shell.prints(&["inspect", &file("FREEZEFRAME")]);
+    assert!(identity.contains("format\t1\ncluster\t"), "{identity}");
+    let lock = shell.prints(&["inspect", &file("LOCK")]);
+    assert!(lock.contains(&shell._server.pid().to_string()), "{lock}");
+    let bound = shell.prints(&["inspect", &file("journal/bound"), "--json"]);
+    let slots: Vec<Value> =
+        bound.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(slots.len(), 2);
+    let counts = slots.iter().filter(|slot| slot["counts"] == true).count();
+    assert_eq!((counts, &slots[1]["closed"]), (1, &false.into()), "{bound}");
+    // The first two frames: the topic, and the batch. Zeros written ahead follow.
+    let frames = |arguments: &[&str]| -> Vec<Value> {
+        let text = shell.prints(&[&["inspect", &journal, "--json"], arguments].concat());
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let all = frames(&["--frames", "2"]);
+    assert_eq!(all.len(), 3);
+    assert_eq!((&all[0]["what"], &all[0]["whole"]), (&"segment".into(), &true.into()));
+    let batch = &all[2];
+    assert_eq!(
+        (&batch["kind"], &batch["count"], &batch["base"]),
+        (&16.into(), &1.into(), &0.into())
+    );
+    assert_eq!((&batch["payload_is_whole"], &batch["payload"]), (&true.into(), &Value::Null));
+    let position = batch["position"].as_u64().expect("a position").to_string();
+    let from = frames(&["--from", &position, "--frames", "1", "--payload"]);
+    assert_eq!(from[1]["position"], batch["position"]);
+    let hello: String = b"hello".iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(from[1]["payload"].as_str().expect("hex").contains(&hello));
+    let text = shell.prints(&["inspect", &journal, "--from", &position, "--payload"]);
+    let row = text.lines().find(|line| line.starts_with(&format!("{position}\t"))).expect("a row");
+    let cells: Vec<&str> = row.split('\t').collect();
+    assert_eq!((cells.len(), cells[8]), (9, "ok"), "{row}");
+    assert!(cells[1].starts_with("20") && cells[1].contains("Z +"), "{row}");
+    assert!(text.lines().any(|line| line.contains("|") && line.contains("hell")), "{text}");
+}
+
+#[test]
+fn inspect_says_what_a_damaged_file_holds_and_refuses_what_is_none_of_ours() {
+    let directory = Directory::new();
+    let path = |name: &str| directory.path().join(name).to_str().expect("text").to_owned();
+    let write =
+        |name: &str, bytes: &[u8]| std::fs::write(path(name), bytes).expect("it is written");
+    write("notes.txt", b"shopping list");
+    write("empty", b"");
+    for name in ["notes.txt", "empty"] {
+        let words = [&path(name), "no file of a freezeframe data directory"];
+        must_fail(&run(&["inspect", &path(name)], ""), 1, &words.map(|word| word as &str));
+    }
+    let folder = directory.path().to_str().expect("text");
+    must_fail(&run(&["inspect", folder], ""), 1, &["is a directory"]);
+    must_fail(&run(&["inspect", &path("nowhere")], ""), 1, &["nowhere"]);
+    must_fail(&run(&["inspect"], ""), 2, &["FILE"]);
+    // Ours by name, and broken in every way: no panic, and it says so.
+    for (name, bytes, words) in [
+        ("00000000000000000008.journal", &[][..], "not whole"),
+        ("00000000000000000016.journal", &[0xff; 5000], "no frame begins here"),
+        ("00000000000000000024.proof", &[0; 300], "not finished"),
+        ("00000000000000000032.proof", &[0xff; 300], "header is not whole"),
+        ("bound", &[0xff; 100], "damaged"),
+        ("FREEZEFRAME", &[0xff; 100], "\u{fffd}"),
+    ] {
+        write(name, bytes);
+        let ended = run(&["inspect", &path(name)], "");
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+        assert!(ended.stdout().contains(words), "{name}: {}", ended.stdout());
+        let ended = run(&["inspect", "--json", "--payload", &path(name)], "");
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+        for line in ended.stdout().lines() {
+            serde_json::from_str::<Value>(line).expect("JSON");
+        }
+    }
+}

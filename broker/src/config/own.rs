@@ -1,8 +1,11 @@
 //! Settings of our own, by section and name: one table.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use storage::Durability;
+use storage::proof::{SigningKey, read_signing_key};
 
 use super::Config;
 use super::value::{Expected, Value};
@@ -29,6 +32,17 @@ const I32_MAX: i64 = i32::MAX as i64;
 const SHORTEST: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const CENTURY: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
+
+/// The key in a file. One that others can read vouches for little: that is warned of.
+fn signing_key(path: &str, warnings: &mut Vec<String>) -> Result<Arc<SigningKey>, Expected> {
+    let (key, is_open) = read_signing_key(Path::new(path)).map_err(|error| error.to_string())?;
+    if is_open {
+        warnings.push(format!(
+            "storage.signing-key: others than its owner may read {path}; chmod 600 {path}"
+        ));
+    }
+    Ok(Arc::new(key))
+}
 
 pub(super) const SETTINGS: &[OwnSetting] = &[
     setting("server.data-dir", "./freezeframe-data", |config, value| {
@@ -75,6 +89,13 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("storage.deleted-topic-retention", "7d", |config, value| {
         config.engine.deleted_topic_retention = value.time(Duration::ZERO, CENTURY)?;
+        Ok(())
+    }),
+    setting("storage.signing-key", "", |config, value| {
+        config.engine.signing_key = match value.text() {
+            "" => None,
+            path => Some(signing_key(path, &mut config.warnings)?),
+        };
         Ok(())
     }),
     setting("clock.skew-max", "500ms", |config, value| {

@@ -250,3 +250,45 @@ fn only_one_replica_can_be_asked_for() {
     let found = problems(&set(&[("default.replication.factor", "3")]));
     assert!(found[0].ends_with("give 1: there is one server"), "{found:?}");
 }
+
+#[test]
+fn a_signing_key_is_read_from_its_file_and_one_that_others_can_read_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+    // The key of RFC 8410, section 10.3.
+    let text = "-----BEGIN PRIVATE KEY-----\n\
+        MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n\
+        -----END PRIVATE KEY-----\n";
+    let file = File::new("key", text);
+    let path = file.0.to_str().unwrap();
+    let allow = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    assert!(Config::default().engine.signing_key.is_none());
+    assert!(
+        Config::load(&set(&[("storage.signing-key", "")])).unwrap().engine.signing_key.is_none()
+    );
+    allow(0o600);
+    let config = Config::load(&set(&[("storage.signing-key", path)])).unwrap();
+    let key = config.engine.signing_key.as_ref().unwrap();
+    assert_eq!(key.verifying_key().to_bytes()[..4], [0x19, 0xbf, 0x44, 0x09]);
+    assert_eq!(config.warnings, [""; 0]);
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("212, 238, 114"), "a secret is not shown");
+    allow(0o644);
+    let from_variable = variables(&[("FREEZEFRAME_STORAGE_SIGNING_KEY", path)]);
+    let config = Config::load(&from_variable).unwrap();
+    assert!(config.engine.signing_key.is_some());
+    assert_eq!(config.warnings.len(), 1);
+    assert!(config.warnings[0].contains("chmod 600"), "{:?}", config.warnings);
+}
+
+#[test]
+fn a_signing_key_that_is_none_is_a_problem_that_says_how_to_make_one() {
+    let file = File::new("no-key", "hello");
+    let path = file.0.to_str().unwrap();
+    let found = problems(&set(&[("storage.signing-key", path)]));
+    assert_eq!(found.len(), 1);
+    for word in ["--set storage.signing-key", path, "openssl genpkey -algorithm ed25519"] {
+        assert!(found[0].contains(word), "{found:?}");
+    }
+    let found = problems(&set(&[("storage.signing-key", "/nowhere/key.pem")]));
+    assert!(found[0].contains("cannot read /nowhere/key.pem"), "{found:?}");
+}

@@ -1,5 +1,6 @@
 //! `freezeframe check DIR`: reads a data directory from end to end.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -8,9 +9,10 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use storage::Home;
-use storage::check::Report;
+use storage::check::{Changed, ProofVerdict, Report, Verification};
 use storage::disk::RealDisk;
 use storage::journal::segment_name;
+use storage::proof::{Digest, read_public_key};
 
 use super::topics::stamp_date;
 use crate::output::Output;
@@ -19,17 +21,32 @@ use crate::table::Table;
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Reads every byte that the journal holds and compares it with its checksums.
-Nothing is changed. The server that uses the directory must be stopped. The exit
-code is 0 if all is well, and 1 if not.
+Reads every byte that the journal holds and compares it with its checksums. It
+goes on behind what is damaged, and names every damaged place. Nothing is
+changed. The server that uses the directory must be stopped. The exit code is 0
+if all is well, and 1 if not.
+
+--verify compares every frame with its proof as well, and names the first that
+was changed, also if its checksums were made right again. With --public-key all
+proofs must be signed by that key (or one of several). The chain's value that is
+printed stands for all of history up to there: keep it elsewhere.
 
 Examples:
   freezeframe check /var/lib/freezeframe
-  freezeframe check ./freezeframe-data --json")]
+  freezeframe check ./freezeframe-data --json
+  freezeframe check ./freezeframe-data --verify
+  openssl pkey -in signing.pem -pubout -out public.pem
+  freezeframe check ./freezeframe-data --verify --public-key public.pem")]
 pub(crate) struct Args {
     /// The data directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
+    /// Compare history with its proofs
+    #[arg(long)]
+    verify: bool,
+    /// Who must have signed the proofs: an Ed25519 public key in PEM. May be given more than once
+    #[arg(long, value_name = "FILE", requires = "verify")]
+    public_key: Vec<PathBuf>,
     /// One JSON object.
     #[arg(long)]
     json: bool,
@@ -42,15 +59,57 @@ struct Checked<'a> {
     payload_bytes: u64,
     logs: usize,
     segments: usize,
+    filed: usize,
     first_ms: Option<u64>,
     last_ms: Option<u64>,
     clean: bool,
     torn_bytes: u64,
     problems: &'a [String],
+    /// Problems beyond those that are listed.
+    problems_left_off: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<Verified<'a>>,
+}
+
+#[derive(Serialize)]
+struct Verified<'a> {
+    frames: u64,
+    rewritten: u64,
+    head_position: Option<u64>,
+    head: Option<String>,
+    first_changed: Option<ChangedFrame<'a>>,
+    unproved: &'a [String],
+    proofs: Vec<VerifiedProof<'a>>,
+}
+
+#[derive(Serialize)]
+struct VerifiedProof<'a> {
+    file: &'a str,
+    whole: bool,
+    start: u64,
+    end: Option<u64>,
+    frames: Option<u64>,
+    verified: u64,
+    changed: u64,
+    chain: Option<String>,
+    signed_by: Option<String>,
+    first_changed: Option<ChangedFrame<'a>>,
+}
+
+#[derive(Serialize)]
+struct ChangedFrame<'a> {
+    file: &'a str,
+    position: u64,
+    how: String,
+    log: Option<u64>,
+    offset: Option<u64>,
+    stamp: Option<String>,
 }
 
 /// Checks it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let keys = args.public_key.iter().map(|path| read_public_key(path));
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
     let home = Home::take_existing(&args.directory)?;
     let journal = home.journal();
     if !journal.is_dir() {
@@ -59,9 +118,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let disk = RealDisk::open(&journal).context("open the journal")?;
     let (first, length) = extent(&journal).context("list the journal")?;
     let bar = progress_bar(length);
-    let checked = storage::check::check(&disk, &mut |position| {
-        bar.set_position(position.saturating_sub(first));
-    });
+    let progress = &mut |position: u64| bar.set_position(position.saturating_sub(first));
+    let checked = match args.verify {
+        true => storage::check::verify(&disk, &keys, progress),
+        false => storage::check::check(&disk, progress),
+    };
     bar.finish_and_clear();
     let report = checked.context("read the journal")?;
     let mut output = Output::lock();
@@ -69,12 +130,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         output.json(&Checked::of(&report))?;
     } else {
         output.table(&table(&report))?;
+        if let Some(verification) = &report.verification {
+            for line in remarks(verification) {
+                output.bytes(line.as_bytes())?;
+            }
+        }
         for problem in &report.problems {
             output.bytes(format!("problem: {problem}\n").as_bytes())?;
         }
+        if report.problems_left_off > 0 {
+            let more = format!("problem: and {} more\n", report.problems_left_off);
+            output.bytes(more.as_bytes())?;
+        }
     }
     output.flush()?;
-    match report.problems.len() {
+    match report.problems.len() as u64 + report.problems_left_off {
         0 => Ok(()),
         1 => bail!("{} has a problem", args.directory.display()),
         count => bail!("{} has {count} problems", args.directory.display()),
@@ -114,13 +184,98 @@ impl Checked<'_> {
             payload_bytes: report.payload_bytes,
             logs: report.logs.len(),
             segments: report.segments,
+            filed: report.filed,
             first_ms: report.stamps.map(|(first, _)| first.time().0),
             last_ms: report.stamps.map(|(_, last)| last.time().0),
             clean: is_clean(report),
             torn_bytes: report.torn_bytes,
             problems: &report.problems,
+            problems_left_off: report.problems_left_off,
+            verified: report.verification.as_ref().map(Verified::of),
         }
     }
+}
+
+impl Verified<'_> {
+    fn of(verification: &Verification) -> Verified<'_> {
+        let head = verification.head();
+        Verified {
+            frames: verification.verified(),
+            rewritten: verification.rewritten,
+            head_position: head.map(|(position, _)| position),
+            head: head.map(|(_, chain)| chain.to_string()),
+            first_changed: verification.first_changed().map(ChangedFrame::of),
+            unproved: &verification.unproved,
+            proofs: verification.proofs.iter().map(VerifiedProof::of).collect(),
+        }
+    }
+}
+
+impl VerifiedProof<'_> {
+    fn of(proof: &ProofVerdict) -> VerifiedProof<'_> {
+        VerifiedProof {
+            file: &proof.file,
+            whole: proof.header.is_some(),
+            start: proof.start,
+            end: proof.header.map(|header| header.end),
+            frames: proof.header.map(|header| header.count),
+            verified: proof.verified,
+            changed: proof.changed,
+            chain: proof.header.map(|header| header.after.to_string()),
+            signed_by: signer(proof).map(|key| key.to_string()),
+            first_changed: proof.first_changed.as_ref().map(ChangedFrame::of),
+        }
+    }
+}
+
+impl ChangedFrame<'_> {
+    fn of(changed: &Changed) -> ChangedFrame<'_> {
+        ChangedFrame {
+            file: &changed.file,
+            position: changed.position,
+            how: changed.change.to_string(),
+            log: changed.says.map(|(log, _, _)| log.0),
+            offset: changed.says.map(|(_, offset, _)| offset.0),
+            stamp: changed.says.map(|(_, _, stamp)| stamp.to_string()),
+        }
+    }
+}
+
+fn signer(proof: &ProofVerdict) -> Option<Digest> {
+    Some(proof.header?.signature?.key)
+}
+
+/// What is no problem and should be known.
+fn remarks(verification: &Verification) -> Vec<String> {
+    let mut remarks = Vec::new();
+    // Signatures are judged with the problems; here is who made them, and how many.
+    let mut signers: BTreeMap<String, u64> = BTreeMap::new();
+    for proof in verification.proofs.iter().filter(|proof| proof.header.is_some()) {
+        let who = match signer(proof) {
+            Some(key) => format!("signed by {key}"),
+            None => "not signed".to_owned(),
+        };
+        *signers.entry(who).or_default() += 1;
+    }
+    for (who, count) in signers {
+        remarks.push(format!("proofs {who}: {count}\n"));
+    }
+    if let Some((position, chain)) = verification.head() {
+        remarks.push(format!("the chain ends at position {position} with {chain}\n"));
+    }
+    if verification.rewritten > 0 {
+        let count = verification.rewritten;
+        remarks.push(format!("rewritten by compaction, and so not verified: {count} frames\n"));
+    }
+    if let [first, more @ ..] = &verification.unproved[..] {
+        let more = match more.len() {
+            0 => String::new(),
+            more => format!(" and {more} after it"),
+        };
+        remarks.push(format!("no proof yet, and so not verified: {first}{more}\n"));
+    }
+    remarks.push("what is in the newest segment is not proved before it is sealed\n".to_owned());
+    remarks
 }
 
 /// Whether the last server to use it was closed in order.
@@ -136,16 +291,28 @@ fn table(report: &Report) -> Table {
     row("bytes", report.payload_bytes.to_string());
     row("logs", report.logs.len().to_string());
     row("segments", report.segments.to_string());
+    row("filed", report.filed.to_string());
     row("first entry", report.stamps.map(|(first, _)| date(first)).unwrap_or_default());
     row("last entry", report.stamps.map(|(_, last)| date(last)).unwrap_or_default());
     row("closed", if is_clean(report) { "in order" } else { "by a crash" }.to_owned());
     row("torn bytes", report.torn_bytes.to_string());
-    row("problems", report.problems.len().to_string());
+    if let Some(verification) = &report.verification {
+        row("proofs", verification.proofs.len().to_string());
+        row("verified", verification.verified().to_string());
+    }
+    let problems = report.problems.len() as u64 + report.problems_left_off;
+    row("problems", problems.to_string());
     table
 }
 
 #[cfg(test)]
 mod tests {
+    use hlc::{Hlc, SysTime, UserTime};
+    use storage::journal::{Frame, SegmentHeader};
+    use storage::proof::{SigningKey, chain_before, write_proof};
+    use storage::timekeeper::Bound;
+    use storage::{LogId, Offset};
+
     use super::*;
 
     #[test]
@@ -155,12 +322,140 @@ mod tests {
         assert!(progress_bar(1).is_hidden() || std::io::stderr().is_terminal());
     }
 
+    /// A data directory that is removed with its test.
+    struct Made(PathBuf);
+
+    impl Drop for Made {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    impl Made {
+        /// Two sealed segments of one frame each, and one without any; the sealed ones are proved.
+        fn new(name: &str, key: Option<&SigningKey>) -> Made {
+            let name = format!("freezeframe-verify-{}-{name}", std::process::id());
+            let made = Made(std::env::temp_dir().join(name));
+            let _ = fs::remove_dir_all(&made.0);
+            drop(Home::take(&made.0, || "c".to_owned()).unwrap());
+            fs::create_dir(made.0.join("journal")).unwrap();
+            for start in [0, 88, 176] {
+                let mut bytes = SegmentHeader { start }.encode().to_vec();
+                if start < 176 {
+                    bytes.extend(made.frame(start, b"payload!"));
+                }
+                made.write(&segment_name(start), &bytes);
+            }
+            let bound = Hlc::at(SysTime(5000));
+            let bound = Bound { sequence: 1, bound, synced_to: 176, clean: true };
+            made.write("bound", &bound.encode());
+            for start in [0, 88] {
+                let disk = RealDisk::open(&made.0.join("journal")).unwrap();
+                let before = chain_before(&disk, start).unwrap().unwrap();
+                let go_on = &mut |_| std::ops::ControlFlow::Continue(());
+                write_proof(&disk, start..start + 88, before, key, go_on).unwrap();
+            }
+            made
+        }
+
+        fn frame(&self, position: u64, payload: &[u8; 8]) -> Vec<u8> {
+            let frame = Frame {
+                length: 8,
+                payload_crc: crc32c(payload),
+                stamp: Hlc::at(SysTime(1000 + position)),
+                log: LogId(1),
+                base: Offset(position / 88),
+                count: 1,
+                epoch: 0,
+                user_min: UserTime(0),
+                user_max: UserTime(0),
+                synced_to: position,
+                kind: 16,
+            };
+            [&frame.encode(position)[..], payload].concat()
+        }
+
+        fn write(&self, name: &str, bytes: &[u8]) {
+            fs::write(self.0.join("journal").join(name), bytes).unwrap();
+        }
+
+        fn args(&self, public_key: Vec<PathBuf>) -> Args {
+            Args { directory: self.0.clone(), verify: true, public_key, json: true }
+        }
+
+        fn checked(&self) -> serde_json::Value {
+            let disk = RealDisk::open(&self.0.join("journal")).unwrap();
+            let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
+            serde_json::to_value(Checked::of(&report)).unwrap()
+        }
+    }
+
+    /// CRC-32C, bit by bit: the table is not worth a dependency.
+    fn crc32c(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(u32::MAX, |crc, byte| {
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+                (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 }
+            })
+        })
+    }
+
+    #[test]
+    fn g15_a_changed_frame_is_named_to_scripts_and_fails_the_run() {
+        let made = Made::new("changed", None);
+        let healthy = made.checked();
+        assert_eq!(
+            (&healthy["healthy"], &healthy["verified"]["frames"]),
+            (&true.into(), &2.into())
+        );
+        assert_eq!(healthy["verified"]["head_position"], 176);
+        assert_eq!(healthy["verified"]["proofs"][1]["chain"], healthy["verified"]["head"]);
+        run(&made.args(vec![])).unwrap();
+        let header = SegmentHeader { start: 88 }.encode();
+        made.write(&segment_name(88), &[&header[..], &made.frame(88, b"pAyload!")].concat());
+        let checked = made.checked();
+        let first = &checked["verified"]["first_changed"];
+        assert_eq!((&first["position"], &first["log"]), (&88.into(), &1.into()), "{checked}");
+        assert_eq!((&first["offset"], &first["stamp"]), (&1.into(), &"1088.0".into()));
+        assert_eq!(first["file"], segment_name(88));
+        let error = run(&made.args(vec![])).unwrap_err().to_string();
+        assert!(error.contains("has a problem"), "{error}");
+    }
+
+    #[test]
+    fn f41_a_public_key_is_compared_with_every_signature() {
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let made = Made::new("signed", Some(&key));
+        // The header of an Ed25519 public key, and the key: as `openssl pkey -pubout` writes it.
+        let public = |name: &str, text: &str| {
+            let path = made.0.join(name);
+            let text = format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n");
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let right = public("right", "MCowBQYDK2VwAyEA6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=");
+        let wrong = public("wrong", "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=");
+        run(&made.args(vec![right.clone()])).unwrap();
+        run(&made.args(vec![wrong.clone(), right])).unwrap();
+        let error = run(&made.args(vec![wrong])).unwrap_err().to_string();
+        assert!(error.contains("has 2 problems"), "{error}");
+        let none = public("none", "hello");
+        let error = run(&made.args(vec![none])).unwrap_err().to_string();
+        assert!(error.contains("no Ed25519 public key"), "{error}");
+        let signer = &made.checked()["verified"]["proofs"][0]["signed_by"];
+        assert!(signer.as_str().unwrap().starts_with("ea4a6c63e29c520a"), "{signer}");
+    }
+
     #[test]
     fn a_directory_that_is_none_of_ours_is_refused_and_left_as_it_is() {
         let name = format!("freezeframe-check-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory).unwrap();
-        let args = Args { directory: directory.clone(), json: false };
+        let args = Args {
+            directory: directory.clone(),
+            verify: false,
+            public_key: Vec::new(),
+            json: false,
+        };
         let error = run(&args).unwrap_err().to_string();
         assert!(error.contains("no freezeframe data directory"), "{error}");
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);

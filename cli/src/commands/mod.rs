@@ -12,6 +12,7 @@ pub(crate) mod consume;
 pub(crate) mod cut;
 pub(crate) mod demo;
 pub(crate) mod groups;
+pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod pins;
 pub(crate) mod produce;
@@ -24,6 +25,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Demo(args) => as_client(demo::run(args)),
         Command::Completions(args) => completions::run(&args),
         Command::Topics(args) => as_client(topics::run(args, &server)),

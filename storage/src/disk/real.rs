@@ -178,7 +178,7 @@ impl DiskFile for RealFile {
     }
 }
 
-fn read_at(file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+pub(super) fn read_at(file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
         match file.read_at(&mut buffer[read..], position + read as u64) {

@@ -9,8 +9,6 @@ use crate::log::{LogId, Offset};
 pub const FRAME_BYTES: usize = 80;
 /// Frames begin at multiples of this.
 pub const PAYLOAD_ALIGN: u64 = 8;
-/// The first four bytes of each frame: "FFJ1".
-const MAGIC: u32 = u32::from_le_bytes(*b"FFJ1");
 /// No payload is longer than this: a longer length is damage, not a reason to allocate.
 pub const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
 
@@ -67,6 +65,9 @@ pub fn padded(length: u64) -> u64 {
 }
 
 impl Frame {
+    /// The first four bytes of each frame.
+    pub const MAGIC: [u8; 4] = *b"FFJ1";
+
     /// The bytes of the header of a frame that begins at `position`.
     pub fn encode(&self, position: u64) -> [u8; FRAME_BYTES] {
         let mut bytes = [0; FRAME_BYTES];
@@ -75,7 +76,7 @@ impl Frame {
             bytes[at..at + field.len()].copy_from_slice(field);
             at += field.len();
         };
-        put(&MAGIC.to_le_bytes());
+        put(&Frame::MAGIC);
         put(&[0; 4]);
         put(&self.length.to_le_bytes());
         put(&self.payload_crc.to_le_bytes());
@@ -104,7 +105,7 @@ impl Frame {
         let u64_at = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of eighty"))
         };
-        if u32_at(0) != MAGIC {
+        if !bytes.starts_with(&Frame::MAGIC) {
             return Err(FrameError::Magic);
         }
         if u32_at(4) != header_crc(bytes, position) || u32_at(8) > PAYLOAD_BYTES_MAX {
@@ -123,6 +124,11 @@ impl Frame {
             synced_to: u64_at(64),
             kind: bytes[72],
         })
+    }
+
+    /// The position after its payload, if it begins at `position`.
+    pub fn payload_end(&self, position: u64) -> u64 {
+        position + FRAME_BYTES as u64 + u64::from(self.length)
     }
 
     /// The position after this frame, if it begins at `position`.

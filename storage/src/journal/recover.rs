@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use super::frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN};
-use super::segment::{SEGMENT_HEADER_BYTES, Segment, start_of};
+use super::segment::{SEGMENT_HEADER_BYTES, Segment, segment_start};
 use crate::disk::Disk;
 use crate::tail::HEAD_BYTES_MAX;
 
@@ -173,7 +173,7 @@ pub fn walk(
     let mut starts: Vec<(u64, String)> = disk
         .list()?
         .into_iter()
-        .filter_map(|name| start_of(&name).map(|start| (start, name)))
+        .filter_map(|name| segment_start(&name).map(|start| (start, name)))
         .filter(|(start, _)| *start >= from)
         .collect();
     starts.sort();
@@ -329,7 +329,7 @@ impl<'a> Window<'a> {
 
 /// Whether anything behind a bad frame knew it to be on stable storage: the largest `synced_to` of
 /// the frames that can still be read there.
-pub(crate) fn synced_behind(walked: &Walked) -> io::Result<u64> {
+fn synced_behind(walked: &Walked) -> io::Result<u64> {
     let mut synced_to = 0;
     for segment in walked.segments.iter().filter(|segment| segment.start >= walked.end) {
         // A later segment exists only once its predecessor was sealed.

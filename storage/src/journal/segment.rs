@@ -20,9 +20,10 @@ pub fn segment_name(start: u64) -> String {
 }
 
 /// The start position that a file's name claims, if it is a segment's.
-pub(crate) fn start_of(name: &str) -> Option<u64> {
+pub fn segment_start(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
-    (digits.len() == 20).then(|| digits.parse().ok()).flatten()
+    let is_number = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().ok()).flatten()
 }
 
 /// What the first bytes of a segment say.

@@ -1,0 +1,260 @@
+//! `freezeframe inspect FILE…`: what is in a file of a data directory, for a person.
+//!
+//! It takes no lock and changes nothing, so it works beside a running server; what that server is
+//! writing at the moment looks torn then. What kinds of files there are stands in one table,
+//! [`KINDS`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use hlc::{Hlc, SysTime, UserTime};
+use serde::Serialize;
+use storage::disk::{DiskFile, open_read_only};
+
+use crate::moments::date;
+use crate::output::Output;
+use crate::table::Table;
+
+mod bound;
+mod proof;
+mod segment;
+mod text;
+
+/// Rows that are held back to be drawn as one table.
+const ROWS_MAX: usize = 500;
+
+/// Arguments of `inspect`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Knows FREEZEFRAME, LOCK, journal/bound, segments of the journal (*.journal) and
+proofs (*.proof), by their names or by how they begin. It takes no lock: it works
+beside a running server, whose newest writes may look torn then. Whether all is
+well is for `freezeframe check` to say; the exit code is 0 if the files could be
+read.
+
+Examples:
+  freezeframe inspect ./freezeframe-data/FREEZEFRAME ./freezeframe-data/journal/bound
+  freezeframe inspect ./freezeframe-data/journal/*.journal --frames 10
+  freezeframe inspect 00000000000000000000.journal --from 4096 --frames 1 --payload
+  freezeframe inspect 00000000000000000000.proof --json")]
+pub(crate) struct Args {
+    /// Files of a data directory
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Print so many frames or entries of each file, at most
+    #[arg(long, value_name = "N")]
+    frames: Option<u64>,
+    /// Begin at the first that stands at this position of the journal, or behind it
+    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    from: u64,
+    /// Print the first 256 bytes of each payload too
+    #[arg(long)]
+    payload: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// A kind of file.
+struct Kind {
+    /// What to call it.
+    what: &'static str,
+    /// Whether a file of this name is one.
+    has_name: fn(&str) -> bool,
+    /// How one begins, whatever its name.
+    magic: &'static [u8],
+    print: fn(&Inspected, &mut Printer<'_>) -> anyhow::Result<()>,
+}
+
+/// All kinds of files.
+const KINDS: &[Kind] = &[
+    Kind {
+        what: "the identity of a data directory",
+        has_name: |name| name == "FREEZEFRAME",
+        magic: b"format ",
+        print: text::print_identity,
+    },
+    Kind {
+        what: "the lock of a data directory",
+        has_name: |name| name == "LOCK",
+        magic: b"",
+        print: text::print_lock,
+    },
+    Kind {
+        what: "what was promised and what was synced",
+        has_name: |name| name == storage::timekeeper::BOUND_FILE,
+        magic: b"FFBOUND1",
+        print: bound::print,
+    },
+    Kind {
+        what: "a segment of the journal",
+        has_name: |name| storage::journal::segment_start(name).is_some(),
+        magic: b"FFSEGMNT",
+        print: segment::print,
+    },
+    Kind {
+        what: "the proof of a segment",
+        has_name: |name| storage::proof::proof_start(name).is_some(),
+        magic: b"FFPROOF1",
+        print: proof::print,
+    },
+];
+
+/// A file, opened.
+struct Inspected {
+    /// The last part of its path.
+    name: String,
+    file: Arc<dyn DiskFile>,
+}
+
+impl Inspected {
+    /// Up to `limit` bytes from the front.
+    fn head(&self, limit: usize) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = vec![0; limit];
+        let read = self.file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+}
+
+/// Prints what the files hold.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    // All of them are looked at first: a slip in a name is told before pages of frames.
+    let mut files = Vec::new();
+    for path in &args.files {
+        files.push((path, recognise(path)?));
+    }
+    let mut output = Output::lock();
+    for (path, (kind, inspected)) in files {
+        if !args.json {
+            output.bytes(format!("{}: {}\n", path.display(), kind.what).as_bytes())?;
+        }
+        let mut printer = Printer { output: &mut output, args, rows: None };
+        (kind.print)(&inspected, &mut printer)
+            .with_context(|| format!("read {}", path.display()))?;
+        printer.flush()?;
+    }
+    Ok(output.flush()?)
+}
+
+fn recognise(path: &Path) -> anyhow::Result<(&'static Kind, Inspected)> {
+    let doing = || format!("open {}", path.display());
+    let metadata = fs::metadata(path).with_context(doing)?;
+    if metadata.is_dir() {
+        bail!("{} is a directory; give files of it", path.display());
+    }
+    if !metadata.is_file() {
+        bail!("{} is no ordinary file", path.display());
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let file = open_read_only(path).with_context(doing)?;
+    let inspected = Inspected { name, file };
+    let head = inspected.head(8).with_context(doing)?;
+    let by_name = KINDS.iter().find(|kind| (kind.has_name)(&inspected.name));
+    let begins = |kind: &&Kind| !kind.magic.is_empty() && head.starts_with(kind.magic);
+    match by_name.or_else(|| KINDS.iter().find(begins)) {
+        Some(kind) => Ok((kind, inspected)),
+        None => bail!("{} is no file of a freezeframe data directory", path.display()),
+    }
+}
+
+/// Where it is printed, and how.
+struct Printer<'a> {
+    output: &'a mut Output,
+    args: &'a Args,
+    /// Rows that wait to be drawn.
+    rows: Option<Table>,
+}
+
+impl Printer<'_> {
+    fn table(&mut self, table: &Table) -> anyhow::Result<()> {
+        self.flush()?;
+        Ok(self.output.table(table)?)
+    }
+
+    /// Adds a row to the table with these headings.
+    fn row<const N: usize>(
+        &mut self,
+        headings: &'static [&'static str],
+        cells: [String; N],
+    ) -> anyhow::Result<()> {
+        let table = self.rows.get_or_insert_with(|| Table::new(headings));
+        table.row(cells);
+        if table.count() >= ROWS_MAX {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, text: &str) -> anyhow::Result<()> {
+        self.flush()?;
+        Ok(self.output.bytes(text.as_bytes())?)
+    }
+
+    fn json(&mut self, document: &impl Serialize) -> anyhow::Result<()> {
+        self.output.json(document)
+    }
+
+    fn flush(&mut self) -> anyhow::Result<()> {
+        match self.rows.take() {
+            Some(table) => Ok(self.output.table(&table)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A stamp as a date, and its counter.
+fn stamp(stamp: Hlc) -> String {
+    format!("{} +{}", date(stamp.time()), stamp.logical())
+}
+
+/// A user time as a date; as milliseconds if no calendar has it.
+fn user_time(time: UserTime) -> String {
+    match u64::try_from(time.0) {
+        Ok(ms) => date(SysTime(ms)),
+        Err(_) if time.0 == i64::MIN => "unknown".to_owned(),
+        Err(_) => time.0.to_string(),
+    }
+}
+
+fn truth(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_and_a_beginning_belong_to_one_kind_at_most() {
+        for (name, what) in [
+            ("FREEZEFRAME", "identity"),
+            ("LOCK", "lock"),
+            ("bound", "promised"),
+            ("00000000000000000280.journal", "segment of"),
+            ("00000000000000000280.proof", "proof of"),
+        ] {
+            let kinds: Vec<_> = KINDS.iter().filter(|kind| (kind.has_name)(name)).collect();
+            assert_eq!(kinds.len(), 1, "{name}");
+            assert!(kinds[0].what.contains(what), "{name}");
+        }
+        for name in ["280.journal", "0000000000000000028x.proof", "bound.bak", "conf", ""] {
+            assert!(!KINDS.iter().any(|kind| (kind.has_name)(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn times_read_as_dates_where_there_are_any() {
+        assert_eq!(stamp(Hlc::new(SysTime(1_795_251_600_123), 7)), "2026-11-21T09:00:00.123Z +7");
+        assert_eq!(user_time(UserTime(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(user_time(UserTime(-5)), "-5");
+        assert_eq!(user_time(UserTime(i64::MIN)), "unknown");
+        assert_eq!(user_time(UserTime(i64::MAX)), i64::MAX.to_string());
+    }
+}

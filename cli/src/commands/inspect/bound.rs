@@ -1,0 +1,66 @@
+//! `journal/bound`: both of its slots.
+
+use serde::Serialize;
+use storage::timekeeper::{Bound, Slot, read_slots};
+
+use super::{Inspected, Printer, stamp, truth};
+use crate::table::Table;
+
+#[derive(Serialize)]
+struct SlotLine<'a> {
+    file: &'a str,
+    slot: usize,
+    state: &'static str,
+    counts: bool,
+    sequence: Option<u64>,
+    bound: Option<String>,
+    synced_to: Option<u64>,
+    closed: Option<bool>,
+}
+
+pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
+    let slots = read_slots(&*inspected.file)?;
+    let newest = slots.iter().filter_map(whole).map(|bound| bound.sequence).max();
+    let headings = &["slot", "state", "sequence", "bound", "synced to", "closed", "counts"];
+    let mut table = Table::new(headings);
+    for (index, slot) in slots.iter().enumerate() {
+        let state = match slot {
+            Slot::Empty => "never written",
+            Slot::Whole(_) => "whole",
+            Slot::Damaged => "damaged",
+        };
+        let bound = whole(slot);
+        let counts = bound.is_some_and(|bound| Some(bound.sequence) == newest);
+        if printer.args.json {
+            printer.json(&SlotLine {
+                file: &inspected.name,
+                slot: index,
+                state,
+                counts,
+                sequence: bound.map(|bound| bound.sequence),
+                bound: bound.map(|bound| bound.bound.to_string()),
+                synced_to: bound.map(|bound| bound.synced_to),
+                closed: bound.map(|bound| bound.clean),
+            })?;
+            continue;
+        }
+        let cell = |of: fn(&Bound) -> String| bound.map(of).unwrap_or_default();
+        table.row([
+            index.to_string(),
+            state.to_owned(),
+            cell(|bound| bound.sequence.to_string()),
+            cell(|bound| stamp(bound.bound)),
+            cell(|bound| bound.synced_to.to_string()),
+            cell(|bound| truth(bound.clean)),
+            truth(counts),
+        ]);
+    }
+    if printer.args.json { Ok(()) } else { printer.table(&table) }
+}
+
+fn whole(slot: &Slot) -> Option<&Bound> {
+    match slot {
+        Slot::Whole(bound) => Some(bound),
+        Slot::Empty | Slot::Damaged => None,
+    }
+}

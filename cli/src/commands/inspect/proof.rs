@@ -1,0 +1,134 @@
+//! The proof of a segment: its header, whether what it claims holds, then its leaves.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use storage::proof::{Proof, ProofError, ProofHeader};
+
+use super::{Inspected, Printer, hex, stamp};
+use crate::table::Table;
+
+#[derive(Serialize)]
+struct HeaderLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    start: u64,
+    end: u64,
+    frames: u64,
+    first: String,
+    last: String,
+    chain_before: String,
+    chain_after: String,
+    signed_by: Option<String>,
+    signature: Option<String>,
+    chain: String,
+    signature_state: String,
+}
+
+#[derive(Serialize)]
+struct LeafLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    position: u64,
+    leaf: String,
+}
+
+#[derive(Serialize)]
+struct FaultLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    reason: String,
+}
+
+pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
+    let mut proof = match Proof::open(Arc::clone(&inspected.file)) {
+        Ok(proof) => proof,
+        Err(ProofError::Disk(error)) => return Err(error.into()),
+        Err(error) => return print_fault(inspected, &error, printer),
+    };
+    let chain =
+        proof.verify_chain(None).map_or_else(|fault| fault.to_string(), |()| "ok".to_owned());
+    let signature = match proof.verify_signature(&[]) {
+        Err(fault) => fault.to_string(),
+        Ok(()) if proof.header().signature.is_some() => "ok".to_owned(),
+        Ok(()) => "not signed".to_owned(),
+    };
+    print_header(inspected, proof.header(), [chain, signature], printer)?;
+    let from = printer.args.from;
+    let mut left = printer.args.frames.unwrap_or(u64::MAX);
+    for index in 0..proof.header().count {
+        let Some(leaf) = proof.leaf_at(index)? else { break };
+        if leaf.position < from {
+            continue;
+        }
+        if left == 0 {
+            if !printer.args.json {
+                printer.text(&format!("more follows: --from {}\n", leaf.position))?;
+            }
+            break;
+        }
+        left -= 1;
+        if printer.args.json {
+            printer.json(&LeafLine {
+                file: &inspected.name,
+                what: "leaf",
+                position: leaf.position,
+                leaf: leaf.digest.to_string(),
+            })?;
+        } else {
+            let cells = [leaf.position.to_string(), leaf.digest.to_string()];
+            printer.row(&["position", "leaf"], cells)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_fault(
+    inspected: &Inspected,
+    error: &ProofError,
+    printer: &mut Printer<'_>,
+) -> anyhow::Result<()> {
+    let reason = error.to_string();
+    if printer.args.json {
+        return printer.json(&FaultLine { file: &inspected.name, what: "damage", reason });
+    }
+    printer.text(&format!("{reason}\n"))
+}
+
+fn print_header(
+    inspected: &Inspected,
+    header: &ProofHeader,
+    [chain, signature_state]: [String; 2],
+    printer: &mut Printer<'_>,
+) -> anyhow::Result<()> {
+    let signed_by = header.signature.map(|signature| signature.key.to_string());
+    if printer.args.json {
+        return printer.json(&HeaderLine {
+            file: &inspected.name,
+            what: "proof",
+            start: header.start,
+            end: header.end,
+            frames: header.count,
+            first: header.first.to_string(),
+            last: header.last.to_string(),
+            chain_before: header.before.to_string(),
+            chain_after: header.after.to_string(),
+            signed_by,
+            signature: header.signature.map(|signature| hex(&signature.bytes)),
+            chain,
+            signature_state,
+        });
+    }
+    let mut table = Table::new(&["what", "value"]);
+    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    row("segment", format!("{}..{}", header.start, header.end));
+    row("frames", header.count.to_string());
+    row("first entry", stamp(header.first));
+    row("last entry", stamp(header.last));
+    row("chain before", header.before.to_string());
+    row("chain after", header.after.to_string());
+    row("chain", chain);
+    row("signed by", signed_by.unwrap_or_default());
+    row("signature", signature_state);
+    printer.table(&table)
+}

@@ -1,0 +1,204 @@
+//! A segment of the journal: its header, then its frames.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use serde::Serialize;
+use storage::journal::{
+    Found, FoundFrame, FrameReader, SEGMENT_HEADER_BYTES, SegmentHeader, segment_start,
+};
+
+use super::{Inspected, Printer, hex, stamp, user_time};
+use crate::moments::date;
+
+const HEADINGS: &[&str] =
+    &["position", "stamp", "log", "base", "count", "kind", "length", "user times", "checksums"];
+
+#[derive(Serialize)]
+struct HeaderLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    whole: bool,
+    start: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct FrameLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    position: u64,
+    stamp: String,
+    date: String,
+    log: u64,
+    base: u64,
+    count: u32,
+    epoch: u32,
+    kind: u8,
+    length: u32,
+    user_min: i64,
+    user_max: i64,
+    synced_to: u64,
+    payload_is_whole: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+}
+
+#[derive(Serialize)]
+struct DamageLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    position: u64,
+    until: u64,
+    reason: String,
+}
+
+pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
+    let start = print_header(inspected, printer)?;
+    let length = inspected.file.length()?.saturating_sub(SEGMENT_HEADER_BYTES);
+    let span = start..start.saturating_add(length);
+    let mut frames = FrameReader::new(Arc::clone(&inspected.file), span, SEGMENT_HEADER_BYTES);
+    let mut left = printer.args.frames.unwrap_or(u64::MAX);
+    while let Some(found) = frames.next_found()? {
+        let end = match &found {
+            Found::Frame(found) => found.position + 1,
+            Found::Damaged { until, .. } => *until,
+        };
+        if end <= printer.args.from {
+            continue;
+        }
+        if left == 0 {
+            if !printer.args.json {
+                printer.text(&format!("more follows: --from {}\n", end - 1))?;
+            }
+            break;
+        }
+        left -= 1;
+        match found {
+            Found::Frame(found) => print_frame(inspected, &found, frames.shown(), printer)?,
+            Found::Damaged { position, until, reason } => {
+                let reason = reason.to_string();
+                if printer.args.json {
+                    let (file, what) = (inspected.name.as_str(), "damage");
+                    printer.json(&DamageLine { file, what, position, until, reason })?;
+                } else {
+                    printer.text(&format!("{position}\tup to {until}: {reason}\n"))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where the segment begins: by its header, or by its name if that is not whole.
+fn print_header(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<u64> {
+    let head = inspected.head(SEGMENT_HEADER_BYTES as usize)?;
+    let header = head.first_chunk().and_then(SegmentHeader::decode);
+    let by_name = segment_start(&inspected.name);
+    let start = header.map(|header| header.start).or(by_name).unwrap_or(0);
+    let bytes = inspected.file.length()?;
+    let whole = header.is_some();
+    if printer.args.json {
+        let (file, what) = (inspected.name.as_str(), "segment");
+        printer.json(&HeaderLine { file, what, whole, start, bytes })?;
+        return Ok(start);
+    }
+    let state = match header {
+        Some(header) if by_name.is_some_and(|start| start != header.start) => {
+            "whole, and not the one that the name says"
+        }
+        Some(_) => "whole",
+        None => "not whole",
+    };
+    printer.text(&format!("header {state}, start {start}, {bytes} bytes\n"))?;
+    Ok(start)
+}
+
+fn print_frame(
+    inspected: &Inspected,
+    found: &FoundFrame,
+    shown: &[u8],
+    printer: &mut Printer<'_>,
+) -> anyhow::Result<()> {
+    let FoundFrame { position, frame, payload_is_whole, .. } = *found;
+    if printer.args.json {
+        return printer.json(&FrameLine {
+            file: &inspected.name,
+            what: "frame",
+            position,
+            stamp: frame.stamp.to_string(),
+            date: date(frame.stamp.time()),
+            log: frame.log.0,
+            base: frame.base.0,
+            count: frame.count,
+            epoch: frame.epoch,
+            kind: frame.kind,
+            length: frame.length,
+            user_min: frame.user_min.0,
+            user_max: frame.user_max.0,
+            synced_to: frame.synced_to,
+            payload_is_whole,
+            payload: printer.args.payload.then(|| hex(shown)),
+        });
+    }
+    let user = match (frame.user_min, frame.user_max) {
+        (min, max) if min == max => user_time(min),
+        (min, max) => format!("{}..{}", user_time(min), user_time(max)),
+    };
+    let cells = [
+        position.to_string(),
+        stamp(frame.stamp),
+        frame.log.0.to_string(),
+        frame.base.0.to_string(),
+        frame.count.to_string(),
+        frame.kind.to_string(),
+        frame.length.to_string(),
+        user,
+        if payload_is_whole { "ok" } else { "payload does not match" }.to_owned(),
+    ];
+    printer.row(HEADINGS, cells)?;
+    if printer.args.payload {
+        printer.text(&dump(shown, u64::from(frame.length)))?;
+    }
+    Ok(())
+}
+
+/// Bytes as `hexdump -C` shows them.
+fn dump(bytes: &[u8], length: u64) -> String {
+    let mut text = String::new();
+    for (row, line) in bytes.chunks(16).enumerate() {
+        let mut cells = String::new();
+        for byte in line {
+            // Writing into a text cannot fail.
+            let _ = write!(cells, " {byte:02x}");
+        }
+        let letters: String = line
+            .iter()
+            .map(|byte| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { '.' })
+            .collect();
+        let _ = writeln!(text, "    {:04x} {cells:<48}  |{letters}|", row * 16);
+    }
+    match length - bytes.len() as u64 {
+        0 => {}
+        more => {
+            let _ = writeln!(text, "    and {more} bytes more");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_shown_as_bytes_and_as_letters_that_are_safe_on_a_terminal() {
+        let text = dump(b"hello \x1b[31m\x00world, once more", 100);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("    0000  68 65 6c 6c 6f 20 1b"), "{text}");
+        assert!(lines[0].ends_with("|hello .[31m.worl|"), "{text}");
+        assert!(lines[1].contains("0010  64 2c") && lines[1].ends_with("|d, once more|"), "{text}");
+        assert_eq!(lines[2], "    and 72 bytes more");
+        assert_eq!(dump(b"", 0), "");
+    }
+}

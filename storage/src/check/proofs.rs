@@ -1,0 +1,378 @@
+//! Comparing history with its proofs: file by file, and in each frame by frame.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use hlc::Hlc;
+
+use super::Holding;
+use crate::disk::Disk;
+use crate::journal::FoundFrame;
+use crate::log::{LogId, Offset};
+use crate::proof::{
+    Digest, Mismatch, Proof, ProofError, ProofHeader, VerifyingKey, proof_name, proof_start,
+};
+
+/// How a frame differs from what its proof says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Change {
+    /// Its header or payload is another.
+    #[error("the frame is not the one that was proved")]
+    Altered,
+    /// There was none.
+    #[error("no frame began here when the proof was made")]
+    Added,
+    /// There is none any more, or it cannot be read.
+    #[error("the frame that was proved is not here")]
+    Missing,
+}
+
+/// A frame that was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The file that holds it, or should.
+    pub file: String,
+    /// Its position.
+    pub position: u64,
+    /// In what way.
+    pub change: Change,
+    /// What the header says that stands there now: log, first offset, stamp.
+    pub says: Option<(LogId, Offset, Hlc)>,
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}. file={}, position={}", self.change, self.file, self.position)?;
+        match self.says {
+            Some((log, offset, stamp)) => {
+                write!(f, ", log={}, offset={}, stamp={stamp}", log.0, offset.0)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// What became of one proof file.
+#[derive(Clone, Debug)]
+pub struct ProofVerdict {
+    /// The file.
+    pub file: String,
+    /// Where its name says that the segment begins.
+    pub start: u64,
+    /// What its header says; `None` if it is no whole proof.
+    pub header: Option<ProofHeader>,
+    /// How many frames match their leaves.
+    pub verified: u64,
+    /// How many do not.
+    pub changed: u64,
+    /// The first that does not, by position.
+    pub first_changed: Option<Changed>,
+    /// Whether it was being written when the machine stopped.
+    pub is_unfinished: bool,
+    /// What is wrong with the proof itself.
+    pub faults: Vec<String>,
+}
+
+/// What all proofs say.
+#[derive(Clone, Debug, Default)]
+pub struct Verification {
+    /// Every proof file, by position.
+    pub proofs: Vec<ProofVerdict>,
+    /// Frames that compaction put in the place of others: no proof speaks of them.
+    pub rewritten: u64,
+    /// Sealed segments behind the last proof: nothing vouches for them yet.
+    pub unproved: Vec<String>,
+    /// What is wrong with the row of proofs as a whole.
+    pub faults: Vec<String>,
+}
+
+impl Verification {
+    /// How many frames match their leaves.
+    pub fn verified(&self) -> u64 {
+        self.proofs.iter().map(|proof| proof.verified).sum()
+    }
+
+    /// The first frame that was changed.
+    pub fn first_changed(&self) -> Option<&Changed> {
+        self.proofs.iter().find_map(|proof| proof.first_changed.as_ref())
+    }
+
+    /// Where the chain ends, and its value there: who writes it down elsewhere can later tell that
+    /// nothing before it was changed.
+    pub fn head(&self) -> Option<(u64, Digest)> {
+        let header = self.proofs.iter().rev().find_map(|proof| proof.header)?;
+        Some((header.end, header.after))
+    }
+
+    /// Everything that is wrong, as sentences.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for ProofVerdict { file, changed, first_changed, faults, .. } in &self.proofs {
+            problems.extend(faults.iter().map(|fault| format!("{file}: {fault}")));
+            if let Some(first) = first_changed {
+                let more = match changed - 1 {
+                    0 => String::new(),
+                    more => format!("; {more} more of the same segment"),
+                };
+                problems.push(format!("history was changed: {first}{more}"));
+            }
+        }
+        problems.extend(self.faults.iter().cloned());
+        problems
+    }
+}
+
+struct ProofFile {
+    start: u64,
+    /// Made when the file is first read.
+    verdict: Option<ProofVerdict>,
+    /// The leaf that the next frame of a complete part has to match.
+    next_index: u64,
+}
+
+/// The proofs of a directory, opened one at a time as frames call for them.
+pub struct Proofs<'a> {
+    disk: &'a dyn Disk,
+    keys: &'a [VerifyingKey],
+    files: Vec<ProofFile>,
+    open: Option<(usize, Proof)>,
+    rewritten: u64,
+}
+
+impl fmt::Debug for Proofs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proofs").field("files", &self.files.len()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Proofs<'a> {
+    /// All proofs of a directory. They have to be signed by one of `keys`, if there are any.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn list(disk: &'a dyn Disk, keys: &'a [VerifyingKey]) -> io::Result<Proofs<'a>> {
+        let mut starts: Vec<u64> =
+            disk.list()?.into_iter().filter_map(|name| proof_start(&name)).collect();
+        starts.sort_unstable();
+        let file = |start| ProofFile { start, verdict: None, next_index: 0 };
+        Ok(Proofs {
+            disk,
+            keys,
+            files: starts.into_iter().map(file).collect(),
+            open: None,
+            rewritten: 0,
+        })
+    }
+
+    /// Compares a frame of the file `part` with its leaf.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn compare(&mut self, part: &str, found: &FoundFrame, holding: &Holding) -> io::Result<()> {
+        let Some(index) = self.covering(found.position)? else { return Ok(()) };
+        let Some((_, proof)) = &mut self.open else { return Ok(()) };
+        let leaf = proof.leaf(found.position).map_err(disk_error)?;
+        let change = match leaf {
+            None => Some(Change::Added),
+            Some(leaf) if Some(leaf.digest) != found.leaf => Some(Change::Altered),
+            Some(_) => None,
+        };
+        if let Some(leaf) = leaf.filter(|_| matches!(holding, Holding::Every(_))) {
+            self.miss(index, leaf.index, part)?;
+            self.files[index].next_index = leaf.index + 1;
+        }
+        let Some(verdict) = &mut self.files[index].verdict else { return Ok(()) };
+        match change {
+            None => verdict.verified += 1,
+            Some(_) if *holding == Holding::Rewritten => self.rewritten += 1,
+            Some(change) => {
+                let frame = &found.frame;
+                verdict.change(Changed {
+                    file: part.to_owned(),
+                    position: found.position,
+                    change,
+                    says: Some((frame.log, frame.base, frame.stamp)),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that a part has ended that holds every frame of `span`.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn end_complete(&mut self, part: &str, span: Range<u64>) -> io::Result<()> {
+        let Some(index) = self.covering(span.start)? else { return Ok(()) };
+        let Some((_, proof)) = &self.open else { return Ok(()) };
+        let header = *proof.header();
+        if header.start == span.start && header.end != span.end {
+            let fault = format!("it ends where the segment does not. segment={}", span.end);
+            if let Some(verdict) = &mut self.files[index].verdict {
+                verdict.faults.push(fault);
+            }
+        }
+        self.miss(index, header.count, part)
+    }
+
+    /// Takes the leaves from the next one up to `until` for missing.
+    fn miss(&mut self, index: usize, until: u64, part: &str) -> io::Result<()> {
+        let from = self.files[index].next_index;
+        let Some((_, proof)) = &mut self.open else { return Ok(()) };
+        if from >= until {
+            return Ok(());
+        }
+        let leaf = proof.leaf_at(from).map_err(disk_error)?;
+        let (Some(leaf), Some(verdict)) = (leaf, &mut self.files[index].verdict) else {
+            return Ok(());
+        };
+        let (file, position) = (part.to_owned(), leaf.position);
+        verdict.change(Changed { file, position, change: Change::Missing, says: None });
+        verdict.changed += until - from - 1;
+        Ok(())
+    }
+
+    /// The proof that covers `position`, opened; `None` if there is none that can be used.
+    fn covering(&mut self, position: u64) -> io::Result<Option<usize>> {
+        let after = self.files.partition_point(|file| file.start <= position);
+        let Some(index) = after.checked_sub(1) else { return Ok(None) };
+        if self.open.as_ref().is_none_or(|(open, _)| *open != index) {
+            self.open(index)?;
+        }
+        let covers = self.open.as_ref().is_some_and(|(_, proof)| position < proof.header().end);
+        Ok(covers.then_some(index))
+    }
+
+    /// Opens a proof, and judges it if that was not done yet.
+    fn open(&mut self, index: usize) -> io::Result<()> {
+        self.open = None;
+        let file = &mut self.files[index];
+        if file.verdict.as_ref().is_some_and(|verdict| verdict.header.is_none()) {
+            return Ok(());
+        }
+        let (verdict, proof) = match Proof::open(self.disk.open(&proof_name(file.start))?) {
+            Ok(proof) => (judge(file.start, &proof, self.keys), Some(proof)),
+            Err(ProofError::Disk(error)) => return Err(error),
+            Err(error) => (ProofVerdict::unusable(file.start, &error), None),
+        };
+        file.verdict.get_or_insert(verdict);
+        self.open = proof.map(|proof| (index, proof));
+        Ok(())
+    }
+
+    /// What all of it comes to. `sealed` are the segments that should be proved.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn finish(mut self, sealed: &[(String, Range<u64>)]) -> io::Result<Verification> {
+        for index in 0..self.files.len() {
+            if self.files[index].verdict.is_none() {
+                self.open(index)?;
+            }
+        }
+        let verdicts = self.files.into_iter().filter_map(|file| file.verdict);
+        let (proofs, rewritten) = (verdicts.collect(), self.rewritten);
+        let mut verification = Verification { proofs, rewritten, ..Verification::default() };
+        verification.follow_chain();
+        verification.find_unproved(sealed, !self.keys.is_empty());
+        Ok(verification)
+    }
+}
+
+impl Verification {
+    /// Each proof begins where the one before ends.
+    fn follow_chain(&mut self) {
+        let count = self.proofs.len();
+        let mut before: Option<ProofHeader> = None;
+        for (index, proof) in self.proofs.iter_mut().enumerate() {
+            if proof.is_unfinished && index + 1 < count {
+                proof.faults.push(format!("{}, and later ones are", ProofError::Unfinished));
+            }
+            if let (Some(before), Some(header)) = (before, proof.header) {
+                let (expected, found) = (before.after, header.before);
+                if before.end != header.start {
+                    let expected = before.end;
+                    proof.faults.push(format!(
+                        "a proof is missing before it, or it stands in another's place. expected={expected}"
+                    ));
+                } else if expected != found {
+                    proof.faults.push(Mismatch::Before { expected, found }.to_string());
+                }
+            }
+            before = proof.header;
+        }
+    }
+
+    /// Proofs are written in order: only the newest segments may be without.
+    fn find_unproved(&mut self, sealed: &[(String, Range<u64>)], must_be_signed: bool) {
+        let last = self.proofs.iter().rev().find_map(|proof| proof.header);
+        for (name, span) in sealed {
+            let after = self.proofs.partition_point(|proof| proof.start <= span.start);
+            let is_proved = after.checked_sub(1).is_some_and(|index| {
+                let proof = &self.proofs[index];
+                let is_its_own = proof.start == span.start && !proof.is_unfinished;
+                is_its_own || proof.header.is_some_and(|header| span.start < header.end)
+            });
+            if is_proved {
+                continue;
+            }
+            if last.is_some_and(|last| span.start < last.start) {
+                self.faults
+                    .push(format!("a segment has no proof, and later ones have. file={name}"));
+            } else {
+                self.unproved.push(name.clone());
+            }
+        }
+        if must_be_signed && last.is_none() && !sealed.is_empty() {
+            self.faults.push("there is no proof, and so no signature".to_owned());
+        }
+    }
+}
+
+fn judge(start: u64, proof: &Proof, keys: &[VerifyingKey]) -> ProofVerdict {
+    let header = *proof.header();
+    let mut faults = Vec::new();
+    if header.start != start {
+        faults.push(format!("it is the proof of another segment. start={}", header.start));
+    }
+    let checks = [proof.verify_chain(None), proof.verify_signature(keys)];
+    faults.extend(checks.into_iter().filter_map(Result::err).map(|fault| fault.to_string()));
+    ProofVerdict { header: Some(header), faults, ..ProofVerdict::of(start) }
+}
+
+impl ProofVerdict {
+    fn of(start: u64) -> ProofVerdict {
+        ProofVerdict {
+            file: proof_name(start),
+            start,
+            header: None,
+            verified: 0,
+            changed: 0,
+            first_changed: None,
+            is_unfinished: false,
+            faults: Vec::new(),
+        }
+    }
+
+    fn unusable(start: u64, error: &ProofError) -> ProofVerdict {
+        let is_unfinished = matches!(error, ProofError::Unfinished);
+        let faults = if is_unfinished { Vec::new() } else { vec![error.to_string()] };
+        ProofVerdict { is_unfinished, faults, ..ProofVerdict::of(start) }
+    }
+
+    fn change(&mut self, changed: Changed) {
+        self.changed += 1;
+        if self.first_changed.as_ref().is_none_or(|first| changed.position < first.position) {
+            self.first_changed = Some(changed);
+        }
+    }
+}
+
+/// A proof that was whole a moment ago and is not any more is a failing disk.
+fn disk_error(error: ProofError) -> io::Error {
+    match error {
+        ProofError::Disk(error) => error,
+        error => io::Error::new(io::ErrorKind::InvalidData, error),
+    }
+}

@@ -1,0 +1,273 @@
+//! Reading one file of the journal from front to back, past what is damaged in it.
+//!
+//! For whoever looks at everything: the check, the inspection, and the writer of proofs. Large
+//! aligned reads go around the page cache, so that foreground work keeps what it has there; memory
+//! is bounded by the chunk, however long a payload claims to be.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use super::frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN};
+use crate::disk::{BLOCK_BYTES, DiskFile};
+use crate::proof::{Digest, LeafHasher};
+
+/// How much is read at once.
+const CHUNK_BYTES: usize = 1 << 20;
+/// How many of a payload's first bytes are kept for whoever wants to show them.
+pub const SHOWN_BYTES_MAX: usize = 256;
+
+/// What stands at a place of the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A frame whose header is whole.
+    Frame(FoundFrame),
+    /// Bytes that are no frame, up to the next one or the end of the file.
+    Damaged {
+        /// Where they begin.
+        position: u64,
+        /// Where they end.
+        until: u64,
+        /// What is wrong with the frame that was to begin there.
+        reason: FrameError,
+    },
+}
+
+/// A frame as it stands in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundFrame {
+    /// Where in the journal it begins.
+    pub position: u64,
+    /// The bytes of its header.
+    pub header: [u8; FRAME_BYTES],
+    /// What they say.
+    pub frame: Frame,
+    /// Whether the payload matches its checksum.
+    pub payload_is_whole: bool,
+    /// Its leaf in a proof, if leaves were asked for.
+    pub leaf: Option<Digest>,
+}
+
+/// Told how many bytes were read, for every chunk; what it answers is whether to go on.
+pub type Progress<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
+
+/// Reads the frames of one file in which they stand by position and without gaps.
+pub struct FrameReader {
+    chunks: FrameChunks,
+    /// What has to be added to a position to find it in the file is `at - start`.
+    start: u64,
+    at: u64,
+    position: u64,
+    limit: u64,
+}
+
+impl std::fmt::Debug for FrameReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrameReader").field("position", &self.position).finish_non_exhaustive()
+    }
+}
+
+impl FrameReader {
+    /// Reads the positions of `span`, the first of which lies at `at` of `file`.
+    pub fn new(file: Arc<dyn DiskFile>, span: Range<u64>, at: u64) -> FrameReader {
+        FrameReader {
+            chunks: FrameChunks::new(file, false),
+            start: span.start,
+            at,
+            position: span.start,
+            limit: span.end,
+        }
+    }
+
+    /// Makes the leaf of each frame too.
+    #[must_use]
+    pub fn with_leaves(mut self) -> FrameReader {
+        self.chunks.leaves = Some(LeafHasher::default());
+        self
+    }
+
+    /// The first bytes of the payload of the frame that was found last, up to [`SHOWN_BYTES_MAX`].
+    pub fn shown(&self) -> &[u8] {
+        &self.chunks.shown
+    }
+
+    /// The next frame or damaged place; `None` at the end.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn next_found(&mut self) -> io::Result<Option<Found>> {
+        self.next_with(&mut |_| ControlFlow::Continue(()))
+    }
+
+    /// The same, telling `progress` of each chunk.
+    ///
+    /// # Errors
+    /// The disk fails; `Interrupted` if `progress` ends it.
+    pub fn next_with(&mut self, progress: &mut Progress<'_>) -> io::Result<Option<Found>> {
+        if self.position >= self.limit {
+            return Ok(None);
+        }
+        let position = self.position;
+        let read = match self.header(position, progress)? {
+            Ok((header, frame)) => {
+                let at = self.place(position) + FRAME_BYTES as u64;
+                self.chunks.payload(at, position, header, frame, progress)?
+            }
+            Err(reason) => Err(reason),
+        };
+        match read {
+            Ok(found) => {
+                self.position = found.frame.end(position);
+                Ok(Some(Found::Frame(found)))
+            }
+            Err(reason) => {
+                self.position = self.next_header(position + PAYLOAD_ALIGN, progress)?;
+                Ok(Some(Found::Damaged { position, until: self.position, reason }))
+            }
+        }
+    }
+
+    fn place(&self, position: u64) -> u64 {
+        position - self.start + self.at
+    }
+
+    /// The header at `position`, if a frame that begins there can end within the limit.
+    fn header(
+        &mut self,
+        position: u64,
+        progress: &mut Progress<'_>,
+    ) -> io::Result<Result<([u8; FRAME_BYTES], Frame), FrameError>> {
+        if self.limit - position < FRAME_BYTES as u64 {
+            return Ok(Err(FrameError::Short));
+        }
+        let bytes = self.chunks.get(self.place(position), FRAME_BYTES, progress)?;
+        let Some(header) = bytes.first_chunk::<FRAME_BYTES>().copied() else {
+            return Ok(Err(FrameError::Short));
+        };
+        Ok(match Frame::decode(&header, position) {
+            Ok(frame) if frame.payload_end(position) > self.limit => Err(FrameError::Short),
+            Ok(frame) => Ok((header, frame)),
+            Err(reason) => Err(reason),
+        })
+    }
+
+    /// Where the first frame at or behind `position` begins; the limit if there is none. A frame's
+    /// checksum covers its position, so what merely looks like one is not taken for one.
+    fn next_header(&mut self, mut position: u64, progress: &mut Progress<'_>) -> io::Result<u64> {
+        while position + FRAME_BYTES as u64 <= self.limit {
+            let bytes = self.chunks.get(self.place(position), FRAME_BYTES, progress)?;
+            let mut words = bytes.chunks_exact(PAYLOAD_ALIGN as usize);
+            let count = words.len() as u64;
+            match words.position(|word| word.starts_with(&Frame::MAGIC)) {
+                Some(index) => {
+                    position += index as u64 * PAYLOAD_ALIGN;
+                    if position + FRAME_BYTES as u64 <= self.limit
+                        && self.header(position, progress)?.is_ok()
+                    {
+                        return Ok(position);
+                    }
+                    position += PAYLOAD_ALIGN;
+                }
+                None if count == 0 => break,
+                None => position += count * PAYLOAD_ALIGN,
+            }
+        }
+        Ok(self.limit)
+    }
+}
+
+/// A file in chunks, and frames out of them: their payloads are never held whole.
+pub(crate) struct FrameChunks {
+    chunk: Chunk,
+    leaves: Option<LeafHasher>,
+    shown: Vec<u8>,
+}
+
+impl FrameChunks {
+    pub(crate) fn new(file: Arc<dyn DiskFile>, with_leaves: bool) -> FrameChunks {
+        let leaves = with_leaves.then(LeafHasher::default);
+        FrameChunks { chunk: Chunk::new(file), leaves, shown: Vec::new() }
+    }
+
+    /// What is held of the file from `at` on: at least `count` bytes, unless the file ends before.
+    pub(crate) fn get(
+        &mut self,
+        at: u64,
+        count: usize,
+        progress: &mut Progress<'_>,
+    ) -> io::Result<&[u8]> {
+        self.chunk.get(at, count, progress)
+    }
+
+    /// Reads the payload at `at` of the file, of the frame that begins at `position` of the journal.
+    pub(crate) fn payload(
+        &mut self,
+        mut at: u64,
+        position: u64,
+        header: [u8; FRAME_BYTES],
+        frame: Frame,
+        progress: &mut Progress<'_>,
+    ) -> io::Result<Result<FoundFrame, FrameError>> {
+        self.shown.clear();
+        let (mut left, mut crc) = (frame.length as usize, 0);
+        while left > 0 {
+            let bytes = self.chunk.get(at, 1, progress)?;
+            if bytes.is_empty() {
+                // What was hashed of a payload that breaks off belongs to no leaf.
+                self.leaves.iter_mut().for_each(LeafHasher::clear);
+                return Ok(Err(FrameError::Short));
+            }
+            let bytes = &bytes[..bytes.len().min(left)];
+            crc = crc32c::crc32c_append(crc, bytes);
+            if let Some(leaves) = &mut self.leaves {
+                leaves.payload(bytes);
+            }
+            let room = SHOWN_BYTES_MAX - self.shown.len();
+            self.shown.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            at += bytes.len() as u64;
+            left -= bytes.len();
+        }
+        let leaf = self.leaves.as_mut().map(|leaves| leaves.leaf(position, &header));
+        let payload_is_whole = crc == frame.payload_crc;
+        Ok(Ok(FoundFrame { position, header, frame, payload_is_whole, leaf }))
+    }
+}
+
+/// A moving window over a file.
+struct Chunk {
+    file: Arc<dyn DiskFile>,
+    memory: Vec<u8>,
+    /// Where the memory's first whole block begins.
+    lead: usize,
+    /// Which bytes of the file are held.
+    held: Range<u64>,
+}
+
+impl Chunk {
+    fn new(file: Arc<dyn DiskFile>) -> Chunk {
+        let memory = vec![0; CHUNK_BYTES + BLOCK_BYTES];
+        let lead = memory.as_ptr().align_offset(BLOCK_BYTES);
+        Chunk { file, memory, lead, held: 0..0 }
+    }
+
+    /// What is held from `at` on: at least `count` bytes, unless the file ends before.
+    fn get(&mut self, at: u64, count: usize, progress: &mut Progress<'_>) -> io::Result<&[u8]> {
+        let is_held = self.held.start <= at && at + count as u64 <= self.held.end;
+        if !is_held {
+            self.load(at - at % BLOCK_BYTES as u64, progress)?;
+        }
+        let from = self.lead + at.min(self.held.end).saturating_sub(self.held.start) as usize;
+        let to = self.lead + (self.held.end - self.held.start) as usize;
+        Ok(&self.memory[from..to])
+    }
+
+    fn load(&mut self, from: u64, progress: &mut Progress<'_>) -> io::Result<()> {
+        let room = &mut self.memory[self.lead..self.lead + CHUNK_BYTES];
+        let read = self.file.read_blocks_at(room, from)?;
+        self.held = from..from + read as u64;
+        match progress(read as u64) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(io::ErrorKind::Interrupted.into()),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The bytes of a proof file: a header, then blocks of entries. `docs/FORMAT.md` has the layout.
+
+use ed25519_dalek::{Signer, SigningKey};
+use hlc::Hlc;
+
+use super::Digest;
+
+/// The length of a proof's header.
+pub const PROOF_HEADER_BYTES: usize = 256;
+/// Where the first block stands.
+pub(super) const BLOCKS_AT: u64 = PROOF_HEADER_BYTES as u64;
+/// The length of a block of entries.
+pub const PROOF_BLOCK_BYTES: usize = 4096;
+/// How many entries stand in a block, but for the last.
+pub const PROOF_ENTRIES_PER_BLOCK: usize = 102;
+const MAGIC: &[u8; 8] = b"FFPROOF1";
+const VERSION: u32 = 1;
+const ENTRY_BYTES: usize = 40;
+/// What a signature is made over: everything before itself and its key.
+const SIGNED_BYTES: usize = 120;
+const KEY_AT: usize = SIGNED_BYTES;
+const SIGNATURE_AT: usize = KEY_AT + 32;
+const ZEROS_AT: usize = SIGNATURE_AT + 64;
+const CRC_AT: usize = PROOF_HEADER_BYTES - 4;
+const COUNT_AT: usize = PROOF_BLOCK_BYTES - 8;
+
+/// A signature, and the key that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// The public key, Ed25519.
+    pub key: Digest,
+    /// Over the header's first 120 bytes.
+    pub bytes: [u8; 64],
+}
+
+/// What the header of a proof says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProofHeader {
+    /// Where the segment begins.
+    pub start: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// How many frames it has.
+    pub count: u64,
+    /// The stamp of the first.
+    pub first: Hlc,
+    /// The stamp of the last.
+    pub last: Hlc,
+    /// The chain before the first frame.
+    pub before: Digest,
+    /// The chain after the last.
+    pub after: Digest,
+    /// Who vouches for it.
+    pub signature: Option<Signature>,
+}
+
+impl ProofHeader {
+    /// Signs it.
+    pub fn sign(&mut self, key: &SigningKey) {
+        // Whether it is signed is part of what is signed.
+        let placeholder = Signature { key: Digest::default(), bytes: [0; 64] };
+        self.signature = Some(placeholder);
+        let bytes = key.sign(&self.signed_bytes()).to_bytes();
+        self.signature = Some(Signature { key: Digest(key.verifying_key().to_bytes()), bytes });
+    }
+
+    /// What a signature is made over.
+    pub fn signed_bytes(&self) -> [u8; SIGNED_BYTES] {
+        let mut bytes = [0; SIGNED_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12] = u8::from(self.signature.is_some());
+        bytes[16..24].copy_from_slice(&self.start.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.end.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.count.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.first.bits().to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.last.bits().to_le_bytes());
+        bytes[56..88].copy_from_slice(&self.before.0);
+        bytes[88..].copy_from_slice(&self.after.0);
+        bytes
+    }
+
+    /// The bytes.
+    pub fn encode(&self) -> [u8; PROOF_HEADER_BYTES] {
+        let mut bytes = [0; PROOF_HEADER_BYTES];
+        bytes[..SIGNED_BYTES].copy_from_slice(&self.signed_bytes());
+        if let Some(signature) = &self.signature {
+            bytes[KEY_AT..SIGNATURE_AT].copy_from_slice(&signature.key.0);
+            bytes[SIGNATURE_AT..ZEROS_AT].copy_from_slice(&signature.bytes);
+        }
+        let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; `None` if the bytes are none.
+    pub fn decode(bytes: &[u8; PROOF_HEADER_BYTES]) -> Option<ProofHeader> {
+        let crc = u32::from_le_bytes(bytes[CRC_AT..].try_into().ok()?);
+        let version = u32::from_le_bytes(bytes[8..12].try_into().ok()?);
+        if &bytes[..8] != MAGIC || version != VERSION || crc != crc32c::crc32c(&bytes[..CRC_AT]) {
+            return None;
+        }
+        let u64_at = |at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a header"))
+        };
+        let digest_at = |at: usize| {
+            Digest(bytes[at..at + 32].try_into().expect("thirty-two bytes of a header"))
+        };
+        let signature = Signature {
+            key: digest_at(KEY_AT),
+            bytes: bytes[SIGNATURE_AT..ZEROS_AT].try_into().ok()?,
+        };
+        Some(ProofHeader {
+            start: u64_at(16),
+            end: u64_at(24),
+            count: u64_at(32),
+            first: Hlc::from_bits(u64_at(40)),
+            last: Hlc::from_bits(u64_at(48)),
+            before: digest_at(56),
+            after: digest_at(88),
+            signature: (bytes[12] == 1).then_some(signature),
+        })
+    }
+
+    /// How many blocks follow the header.
+    pub fn blocks(&self) -> u64 {
+        self.count.div_ceil(PROOF_ENTRIES_PER_BLOCK as u64)
+    }
+}
+
+/// The bytes of block `index` of the proof that begins at `start`.
+pub(super) fn encode_block(start: u64, index: u64, entries: &[(u64, Digest)]) -> Vec<u8> {
+    debug_assert!(entries.len() <= PROOF_ENTRIES_PER_BLOCK);
+    let mut bytes = vec![0; PROOF_BLOCK_BYTES];
+    for (entry, (position, leaf)) in bytes.chunks_exact_mut(ENTRY_BYTES).zip(entries) {
+        entry[..8].copy_from_slice(&position.to_le_bytes());
+        entry[8..].copy_from_slice(&leaf.0);
+    }
+    bytes[COUNT_AT..COUNT_AT + 4].copy_from_slice(&(entries.len() as u32).to_le_bytes());
+    let crc = block_crc(start, index, &bytes);
+    bytes[COUNT_AT + 4..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// The entries of a block; `None` if the bytes are none, or those of another block.
+pub(super) fn decode_block(start: u64, index: u64, bytes: &[u8]) -> Option<Vec<(u64, Digest)>> {
+    if bytes.len() != PROOF_BLOCK_BYTES {
+        return None;
+    }
+    let u32_at = |at: usize| {
+        u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes of a block"))
+    };
+    let count = u32_at(COUNT_AT) as usize;
+    if u32_at(COUNT_AT + 4) != block_crc(start, index, bytes) || count > PROOF_ENTRIES_PER_BLOCK {
+        return None;
+    }
+    let entries = bytes.chunks_exact(ENTRY_BYTES).take(count).map(|entry| {
+        let (position, leaf) = entry.split_at(8);
+        let position = u64::from_le_bytes(position.try_into().expect("eight bytes"));
+        (position, Digest(leaf.try_into().expect("thirty-two bytes")))
+    });
+    Some(entries.collect())
+}
+
+/// A block that stands elsewhere is no block.
+fn block_crc(start: u64, index: u64, bytes: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&start.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &index.to_le_bytes());
+    crc32c::crc32c_append(crc, &bytes[..COUNT_AT + 4])
+}

@@ -1,0 +1,303 @@
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+
+use hlc::{Hlc, SysTime, UserTime};
+use proptest::prelude::*;
+
+use super::*;
+use crate::disk::{Disk, Fault, MemoryDisk};
+use crate::journal::{Frame, SEGMENT_HEADER_BYTES, SegmentHeader, padded, segment_name};
+use crate::log::{LogId, Offset};
+
+/// The key of RFC 8410, section 10.3, as OpenSSL writes one.
+const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC
+-----END PRIVATE KEY-----
+";
+const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=
+-----END PUBLIC KEY-----
+";
+
+fn key() -> SigningKey {
+    SigningKey::from_bytes(&[7; 32])
+}
+
+fn header(position: u64, payload: &[u8]) -> [u8; FRAME_BYTES] {
+    let frame = Frame {
+        length: payload.len() as u32,
+        payload_crc: crc32c::crc32c(payload),
+        stamp: Hlc::new(SysTime(1000 + position), 1),
+        log: LogId(2),
+        base: Offset(position),
+        count: 1,
+        epoch: 0,
+        user_min: UserTime(1),
+        user_max: UserTime(2),
+        synced_to: 0,
+        kind: 16,
+    };
+    frame.encode(position)
+}
+
+/// A segment at 800 with a frame for each length, its end, and a proof of it.
+fn segment(lengths: &[usize], key: Option<&SigningKey>) -> (Vec<u8>, u64, Vec<u8>) {
+    let mut bytes = SegmentHeader { start: 800 }.encode().to_vec();
+    let mut proof = ProofBuilder::new(800, Digest([9; 32]));
+    let mut position = 800;
+    for (index, length) in lengths.iter().enumerate() {
+        let payload = vec![index as u8; *length];
+        let header = header(position, &payload);
+        bytes.extend_from_slice(&header);
+        bytes.extend_from_slice(&payload);
+        let (head, rest) = payload.split_at(length / 3);
+        proof.frame(position, &header, &[head, rest]);
+        position += FRAME_BYTES as u64 + padded(*length as u64);
+        bytes.resize((position - 800 + SEGMENT_HEADER_BYTES) as usize, 0);
+    }
+    (bytes, position, proof.finish(position, key).bytes())
+}
+
+fn put(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
+    let _ = disk.remove(name);
+    disk.create(name).unwrap().write_at(&mut [IoSlice::new(bytes)], 0).unwrap();
+}
+
+fn open(bytes: &[u8]) -> Result<Proof, ProofError> {
+    let disk = MemoryDisk::new();
+    put(&disk, "p", bytes);
+    Proof::open(disk.open("p").unwrap())
+}
+
+fn go_on(_: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn a_key_that_openssl_wrote_is_read_and_an_open_file_is_told_apart() {
+    use std::os::unix::fs::PermissionsExt;
+    let path = std::env::temp_dir().join(format!("freezeframe-key-{}", std::process::id()));
+    std::fs::write(&path, format!("\n{PRIVATE}")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let (signing, is_open) = read_signing_key(&path).unwrap();
+    assert!(is_open);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!read_signing_key(&path).unwrap().1);
+    let error = read_public_key(&path).unwrap_err().to_string();
+    assert!(error.contains("openssl pkey"), "{error}");
+    std::fs::write(&path, PUBLIC).unwrap();
+    assert_eq!(read_public_key(&path).unwrap(), signing.verifying_key());
+    let error = read_signing_key(&path).unwrap_err().to_string();
+    assert!(error.contains("openssl genpkey"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(read_signing_key(&path), Err(KeyError::Disk { .. })));
+}
+
+#[test]
+fn g15_a_proof_reads_back_and_has_the_leaf_of_every_frame_and_no_other() {
+    let lengths: Vec<usize> = (0..250).collect();
+    let (_, end, bytes) = segment(&lengths, Some(&key()));
+    let mut proof = open(&bytes).unwrap();
+    assert_eq!((proof.header().count, proof.header().end), (250, end));
+    assert_eq!(proof.verify_chain(Some(Digest([9; 32]))), Ok(()));
+    assert_eq!(proof.verify_signature(&[]), Ok(()));
+    assert_eq!(proof.verify_signature(&[key().verifying_key()]), Ok(()));
+    let mut hasher = LeafHasher::default();
+    let mut position = 800;
+    for (index, length) in lengths.iter().enumerate() {
+        let payload = vec![index as u8; *length];
+        hasher.payload(&payload);
+        let digest = hasher.leaf(position, &header(position, &payload));
+        let leaf = Leaf { index: index as u64, position, digest };
+        assert_eq!(proof.leaf(position).unwrap(), Some(leaf));
+        assert_eq!(proof.leaf_at(index as u64).unwrap(), Some(leaf));
+        assert_eq!(proof.leaf(position + 8).unwrap(), None);
+        position += FRAME_BYTES as u64 + padded(*length as u64);
+    }
+    assert_eq!(proof.leaf(0).unwrap(), None);
+    assert_eq!(proof.leaf_at(250).unwrap(), None);
+}
+
+#[test]
+fn every_flipped_bit_of_a_proof_is_noticed() {
+    let (_, _, good) = segment(&[5; 110], Some(&key()));
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << (at % 8);
+        assert!(open(&bad).is_err(), "byte {at}");
+    }
+    for length in [0, 8, 255, 256, good.len() - 1, good.len() + 1] {
+        let mut bad = good.clone();
+        bad.resize(length, 0);
+        assert!(open(&bad).is_err(), "length {length}");
+    }
+    // Blocks that change places are not where their checksums say.
+    let mut bad = good.clone();
+    bad[256..].rotate_left(PROOF_BLOCK_BYTES);
+    assert!(matches!(open(&bad), Err(ProofError::Block { index: 0 })));
+}
+
+#[test]
+fn a_header_that_claims_more_than_a_segment_can_hold_allocates_nothing() {
+    let (_, _, good) = segment(&[5], None);
+    let mut header = *open(&good).unwrap().header();
+    header.count = u64::MAX;
+    let forged = [&header.encode()[..], &good[256..]].concat();
+    assert!(matches!(open(&forged), Err(ProofError::Impossible { .. })));
+    header.end = u64::MAX;
+    header.count = u64::MAX / 100;
+    let forged = [&header.encode()[..], &good[256..]].concat();
+    assert!(matches!(open(&forged), Err(ProofError::Length { .. })));
+}
+
+#[test]
+fn f41_what_a_forger_makes_whole_again_is_told_by_chain_and_signature() {
+    let (_, _, good) = segment(&[5, 6, 7], Some(&key()));
+    let proof = open(&good).unwrap();
+    let other = Digest([1; 32]);
+    let expected = Mismatch::Before { expected: other, found: Digest([9; 32]) };
+    assert_eq!(proof.verify_chain(Some(other)), Err(expected));
+    let stranger = SigningKey::from_bytes(&[8; 32]);
+    let found = Digest(key().verifying_key().to_bytes());
+    assert_eq!(
+        proof.verify_signature(&[stranger.verifying_key()]),
+        Err(Mismatch::Signer { found })
+    );
+    // A header that was changed after it was signed.
+    let mut header = *proof.header();
+    header.last = header.last.next();
+    let forged = open(&[&header.encode()[..], &good[256..]].concat()).unwrap();
+    let wrong = Err(Mismatch::Signature { key: found });
+    assert_eq!(forged.verify_signature(&[]), wrong);
+    assert_eq!(forged.verify_signature(&[key().verifying_key()]), wrong);
+    // The signature taken off.
+    header.signature = None;
+    let bare = open(&[&header.encode()[..], &good[256..]].concat()).unwrap();
+    assert_eq!(bare.verify_signature(&[]), Ok(()));
+    assert_eq!(bare.verify_signature(&[key().verifying_key()]), Err(Mismatch::Unsigned));
+    // A leaf that was changed, with its block's checksum.
+    let (_, _, others) = segment(&[5, 6, 8], None);
+    let forged = open(&[&proof.header().encode()[..], &others[256..]].concat());
+    // Positions of the two agree, for 7 and 8 are padded alike.
+    let forged = forged.unwrap();
+    assert!(matches!(forged.verify_chain(None), Err(Mismatch::Leaves { .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn a_proof_written_from_a_file_is_the_one_built_in_memory(
+        lengths in prop::collection::vec(0_usize..1000, 1..300),
+        large in prop::option::of(1_000_000_usize..1_200_000),
+    ) {
+        let lengths: Vec<usize> = lengths.into_iter().chain(large).collect();
+        let (bytes, end, proof) = segment(&lengths, Some(&key()));
+        let disk = MemoryDisk::new();
+        put(&disk, &segment_name(800), &bytes);
+        // What was left of an earlier attempt does no harm.
+        put(&disk, &proof_name(800), &[1; 100_000]);
+        let mut read = 0;
+        let header = write_proof(&disk, 800..end, Digest([9; 32]), Some(&key()), &mut |count| {
+            read += count;
+            ControlFlow::Continue(())
+        });
+        let header = header.unwrap();
+        prop_assert_eq!(disk.bytes(&proof_name(800)), proof);
+        prop_assert!(read >= end - 800);
+        prop_assert_eq!(chain_before(&disk, end).unwrap(), Some(header.after));
+    }
+}
+
+#[test]
+fn a_segment_that_is_not_whole_gets_no_proof() {
+    let (good, end, _) = segment(&[50, 60, 70], None);
+    let disk = MemoryDisk::new();
+    // A header, a payload, and the end.
+    for at in [64 + 20, 64 + 80 + 3, good.len() - 80] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        put(&disk, &segment_name(800), &bad);
+        let written = write_proof(&disk, 800..end, Digest::BIRTH, None, &mut go_on);
+        assert!(matches!(written, Err(WriteProofError::Damaged { .. })), "{written:?}");
+        assert!(!disk.list().unwrap().contains(&proof_name(800)));
+    }
+    put(&disk, &segment_name(800), &good[..good.len() - 152]);
+    let written = write_proof(&disk, 800..end, Digest::BIRTH, None, &mut go_on);
+    assert!(matches!(written, Err(WriteProofError::Damaged { .. })), "{written:?}");
+}
+
+#[test]
+fn whoever_is_told_of_the_progress_may_end_it_and_nothing_remains() {
+    let (bytes, end, _) = segment(&[1_500_000, 1_500_000], None);
+    let disk = MemoryDisk::new();
+    put(&disk, &segment_name(800), &bytes);
+    let mut chunks = 0;
+    let written = write_proof(&disk, 800..end, Digest::BIRTH, None, &mut |_| {
+        chunks += 1;
+        if chunks == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(matches!(written, Err(WriteProofError::BrokenOff)), "{written:?}");
+    assert_eq!((chunks, disk.list().unwrap()), (2, vec![segment_name(800)]));
+}
+
+#[test]
+fn a_crash_while_a_proof_is_written_leaves_one_that_is_whole_or_unfinished() {
+    let (bytes, end, proof) = segment(&[10; 300], Some(&key()));
+    let (mut whole, mut unfinished, mut none) = (0, 0, 0);
+    for seed in 0..200_u64 {
+        let disk = MemoryDisk::new();
+        put(&disk, &segment_name(800), &bytes);
+        disk.open(&segment_name(800)).unwrap().sync().unwrap();
+        disk.sync_names().unwrap();
+        disk.arm(Fault::CrashAt(disk.operations() + seed % 8));
+        let written = write_proof(&disk, 800..end, Digest([9; 32]), Some(&key()), &mut go_on);
+        let mut random = seed;
+        let crashed = disk.after_crash(|choices| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % choices
+        });
+        let Ok(file) = crashed.open(&proof_name(800)) else {
+            assert!(written.is_err(), "seed {seed}: it was said to be written");
+            none += 1;
+            continue;
+        };
+        match Proof::open(file) {
+            Ok(_) => {
+                assert_eq!(crashed.bytes(&proof_name(800)), proof, "seed {seed}");
+                whole += 1;
+            }
+            Err(ProofError::Unfinished) if written.is_err() => unfinished += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+        let chain = chain_before(&crashed, end).unwrap();
+        assert_eq!(chain.is_some(), Proof::open(crashed.open(&proof_name(800)).unwrap()).is_ok());
+    }
+    assert!(whole > 0 && unfinished > 0 && none > 0, "{whole} {unfinished} {none}");
+}
+
+proptest! {
+    #[test]
+    fn bytes_from_anywhere_are_read_as_a_proof_or_refused_and_never_more(
+        edits in prop::collection::vec((0_usize..8448, any::<u8>()), 0..20),
+        length in 0_usize..9000,
+        right in any::<bool>(),
+    ) {
+        let (_, _, mut bytes) = segment(&[5; 110], Some(&key()));
+        for (at, byte) in edits {
+            bytes[at] = byte;
+        }
+        bytes.resize(length, 0x5a);
+        if right && bytes.len() >= 256 {
+            // Past the first checksum, to what it protects.
+            let crc = crc32c::crc32c(&bytes[..252]).to_le_bytes();
+            bytes[252..256].copy_from_slice(&crc);
+        }
+        if let Ok(mut proof) = open(&bytes) {
+            let _ = proof.verify_chain(None);
+            let _ = proof.verify_signature(&[]);
+            for index in 0..proof.header().count {
+                prop_assert!(proof.leaf_at(index).unwrap().is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Writing the proof of a sealed segment.
+
+use std::io;
+use std::ops::Range;
+
+use ed25519_dalek::SigningKey;
+
+use super::builder::ProofBuilder;
+use super::layout::{BLOCKS_AT, ProofHeader};
+use super::reader::ProofError;
+use super::{Digest, proof_name, proof_start};
+use crate::disk::{Disk, DiskFile};
+use crate::journal::{
+    Found, FrameError, FrameReader, Progress, SEGMENT_HEADER_BYTES, segment_name,
+};
+
+/// Blocks are written when there are so many bytes of them.
+const WRITE_BYTES: u64 = 1 << 20;
+
+/// Why a proof cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteProofError {
+    /// The segment holds something that is no whole frame: there is nothing to vouch for.
+    #[error("the segment is damaged: {reason}. file={file}, position={position}")]
+    Damaged {
+        /// The segment.
+        file: String,
+        /// Where.
+        position: u64,
+        /// What is wrong there.
+        reason: FrameError,
+    },
+    /// It was ended on the way by whoever is told of the progress. Nothing of it remains.
+    #[error("writing the proof was broken off")]
+    BrokenOff,
+    /// The disk failed.
+    #[error("write proof: {0}")]
+    Disk(#[from] io::Error),
+}
+
+/// Writes the proof of the sealed segment that holds `span`, durably; what was left of one that was
+/// half written is removed first. `before` is the chain where the segment before ends
+/// ([`chain_before`]). `progress` is told how much was read, for every MiB: it may take its time, and
+/// may end the writing.
+///
+/// # Errors
+/// [`WriteProofError`].
+pub fn write_proof(
+    disk: &dyn Disk,
+    span: Range<u64>,
+    before: Digest,
+    key: Option<&SigningKey>,
+    progress: &mut Progress<'_>,
+) -> Result<ProofHeader, WriteProofError> {
+    let name = proof_name(span.start);
+    match disk.remove(&name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let file = disk.create(&name)?;
+    let written = write(disk, &*file, span, before, key, progress);
+    if written.is_err() {
+        // Whoever reads it would find it unfinished; so this may fail.
+        let _ = disk.remove(&name);
+    }
+    written
+}
+
+fn write(
+    disk: &dyn Disk,
+    file: &dyn DiskFile,
+    span: Range<u64>,
+    before: Digest,
+    key: Option<&SigningKey>,
+    progress: &mut Progress<'_>,
+) -> Result<ProofHeader, WriteProofError> {
+    let segment = segment_name(span.start);
+    let frames = disk.open(&segment)?;
+    let mut frames = FrameReader::new(frames, span.clone(), SEGMENT_HEADER_BYTES).with_leaves();
+    let mut proof = ProofBuilder::new(span.start, before);
+    let mut at = BLOCKS_AT;
+    let mut position = span.start;
+    loop {
+        let found = match frames.next_with(progress) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                return Err(WriteProofError::BrokenOff);
+            }
+            found => found?,
+        };
+        let damaged = |position, reason| {
+            Err(WriteProofError::Damaged { file: segment.clone(), position, reason })
+        };
+        match found {
+            None if position != span.end => return damaged(position, FrameError::Short),
+            None => break,
+            Some(Found::Damaged { position, reason, .. }) => return damaged(position, reason),
+            Some(Found::Frame(found)) if !found.payload_is_whole => {
+                return damaged(found.position, FrameError::Payload);
+            }
+            Some(Found::Frame(found)) => {
+                let leaf = found.leaf.expect("leaves were asked for");
+                proof.leaf(found.position, leaf, found.frame.stamp);
+                position = found.frame.end(found.position);
+            }
+        }
+        if proof.filled_bytes() >= WRITE_BYTES {
+            at = put(file, &proof.take_blocks(), at)?;
+        }
+    }
+    let finished = proof.finish(span.end, key);
+    put(file, &finished.blocks, at)?;
+    // A header that is there vouches for what follows it: so it comes last.
+    file.sync()?;
+    put(file, &finished.header.encode(), 0)?;
+    file.sync()?;
+    disk.sync_names()?;
+    Ok(finished.header)
+}
+
+fn put(file: &dyn DiskFile, bytes: &[u8], at: u64) -> io::Result<u64> {
+    if !bytes.is_empty() {
+        file.write_at(&mut [io::IoSlice::new(bytes)], at)?;
+    }
+    Ok(at + bytes.len() as u64)
+}
+
+/// The chain where the segment at `start` begins: where the proof before it ends. `None` if that
+/// proof is missing or not finished; it has to be written first.
+///
+/// # Errors
+/// The disk fails, or the proof is damaged.
+pub fn chain_before(disk: &dyn Disk, start: u64) -> Result<Option<Digest>, ProofError> {
+    if start == 0 {
+        return Ok(Some(Digest::BIRTH));
+    }
+    let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
+    let Some(before) = starts.filter(|other| *other < start).max() else { return Ok(None) };
+    match ProofHeader::read(&*disk.open(&proof_name(before))?) {
+        Ok(header) => Ok((header.end == start).then_some(header.after)),
+        Err(ProofError::Unfinished) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,554 @@
+//! G15, F41: history that was changed is named, frame by frame, also if whoever changed it made all
+//! checksums right again; and a check goes on behind what is damaged.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::io::IoSlice;
+use std::ops::{ControlFlow, Range};
+
+use harness::{Rig, append, manual_clock};
+use storage::check::{Change, Changed, Report, Verification};
+use storage::disk::{Disk, MemoryDisk};
+use storage::journal::segment_name;
+use storage::journal::{FRAME_BYTES, Found, FoundFrame, Frame, FrameReader, SEGMENT_HEADER_BYTES};
+use storage::proof::{
+    Digest, PROOF_HEADER_BYTES, ProofHeader, SigningKey, chain_before, proof_name, write_proof,
+};
+use storage::{Durability, LogId, Offset, Options};
+
+const HEADER: usize = SEGMENT_HEADER_BYTES as usize;
+/// Payloads are a multiple of 8 long, so that no byte of a frame is padding.
+const PAYLOAD: usize = 400;
+const FRAME: usize = FRAME_BYTES + PAYLOAD;
+const PER_SEGMENT: usize = 8;
+
+fn key() -> SigningKey {
+    SigningKey::from_bytes(&[7; 32])
+}
+
+fn spans(disk: &MemoryDisk) -> Vec<Range<u64>> {
+    let names = disk.list().unwrap();
+    let mut starts: Vec<u64> = names
+        .iter()
+        .filter_map(|name| name.strip_suffix(".journal"))
+        .map(|digits| digits.parse().unwrap())
+        .collect();
+    starts.sort_unstable();
+    starts.windows(2).map(|pair| pair[0]..pair[1]).collect()
+}
+
+fn prove(disk: &MemoryDisk, key: Option<&SigningKey>) {
+    for span in spans(disk) {
+        let before = chain_before(disk, span.start).unwrap().unwrap();
+        write_proof(disk, span, before, key, &mut |_| ControlFlow::Continue(())).unwrap();
+    }
+}
+
+/// Nothing is indexed and filed before a test says so.
+fn options() -> Options {
+    let segment_bytes_max = (FRAME * PER_SEGMENT) as u64;
+    Options { segment_bytes_max, tended_by_hand: true, ..Options::default() }
+}
+
+/// Three sealed segments of eight frames each and one that is not, closed in order.
+fn a_store() -> MemoryDisk {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for index in 0..PER_SEGMENT as u8 * 3 + 2 {
+        let one = append(u64::from(index % 3), &[index; PAYLOAD]);
+        rig.append(vec![one], Durability::Synced).remove(0).unwrap();
+    }
+    rig.store.close();
+    assert_eq!(spans(&disk).len(), 3);
+    disk
+}
+
+fn a_proved_store() -> MemoryDisk {
+    let disk = a_store();
+    prove(&disk, Some(&key()));
+    let report = verified(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(verification(&report).verified(), 24);
+    disk
+}
+
+fn verified(disk: &MemoryDisk) -> Report {
+    storage::check::verify(disk, &[key().verifying_key()], &mut |_| {}).unwrap()
+}
+
+fn verification(report: &Report) -> &Verification {
+    report.verification.as_ref().unwrap()
+}
+
+/// Where frame `index` of segment `segment` begins.
+fn position(segment: usize, index: usize) -> u64 {
+    ((segment * PER_SEGMENT + index) * FRAME) as u64
+}
+
+fn replace(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
+    disk.remove(name).unwrap();
+    disk.create(name).unwrap().write_at(&mut [IoSlice::new(bytes)], 0).unwrap();
+}
+
+/// Frame `index` of segment `segment`, and what else is in the file.
+struct Forgery<'a> {
+    disk: &'a MemoryDisk,
+    name: String,
+    bytes: Vec<u8>,
+    at: usize,
+    position: u64,
+}
+
+impl<'a> Forgery<'a> {
+    fn of(disk: &'a MemoryDisk, segment: usize, index: usize) -> Forgery<'a> {
+        let name = segment_name(position(segment, 0));
+        let bytes = disk.bytes(&name);
+        let position = position(segment, index);
+        Forgery { disk, name, bytes, at: HEADER + index * FRAME, position }
+    }
+
+    fn frame(&self) -> &[u8] {
+        &self.bytes[self.at..self.at + FRAME]
+    }
+
+    fn frame_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.at..self.at + FRAME]
+    }
+
+    /// Makes both checksums right again.
+    fn make_whole(&mut self) {
+        let position = self.position;
+        let frame = self.frame_mut();
+        let length = u32::from_le_bytes(frame[8..12].try_into().unwrap()) as usize;
+        let payload = &frame[FRAME_BYTES..(FRAME_BYTES + length).min(FRAME)];
+        let crc = crc32c::crc32c(payload);
+        frame[12..16].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c::crc32c(&position.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &frame[8..FRAME_BYTES]);
+        frame[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    fn put(&self) {
+        replace(self.disk, &self.name, &self.bytes);
+    }
+}
+
+#[test]
+fn g15_one_flipped_byte_of_any_part_of_a_frame_is_named_although_the_checksums_match() {
+    let good = a_proved_store();
+    for at in (0..FRAME_BYTES).chain([FRAME_BYTES, FRAME_BYTES + 177, FRAME - 1]) {
+        // The last but one, so that a longer payload still fits before the segment's end.
+        let (segment, index) = (1, PER_SEGMENT - 2);
+        let disk = good.after_kill();
+        let mut forgery = Forgery::of(&disk, segment, index);
+        forgery.frame_mut()[at] ^= 0x08;
+        // Of the checksums themselves one is wrong, and the other made right.
+        if at != 4 && at != 5 && at != 6 && at != 7 && !(12..16).contains(&at) {
+            forgery.make_whole();
+        }
+        let reads = Frame::decode(forgery.frame().first_chunk().unwrap(), forgery.position).is_ok();
+        forgery.put();
+        let report = verified(&disk);
+        let verification = verification(&report);
+        let changed = verification.first_changed().unwrap_or_else(|| panic!("byte {at}"));
+        assert_eq!(changed.position, position(segment, index), "byte {at}");
+        assert_eq!(changed.file, segment_name(position(segment, 0)), "byte {at}");
+        // A length that leads out of the segment leaves nothing to read there.
+        let is_seen = reads && changed.change == Change::Altered;
+        assert_eq!(changed.says.is_some(), is_seen, "byte {at}: {changed}");
+        let named = report.problems.iter().any(|problem| {
+            problem.contains("history was changed")
+                && problem.contains(&format!("position={}", changed.position))
+        });
+        assert!(named, "byte {at}: {:?}", report.problems);
+        // The other segments are verified none the less.
+        let counts: Vec<u64> = verification.proofs.iter().map(|proof| proof.verified).collect();
+        assert_eq!((counts[0], counts[2]), (8, 8), "byte {at}");
+        assert!(counts[1] >= 6, "byte {at}: {counts:?}");
+    }
+}
+
+#[test]
+fn g15_the_first_of_several_changed_frames_is_named_with_log_offset_and_stamp() {
+    let disk = a_proved_store();
+    for index in [5, 2, 6] {
+        let mut forgery = Forgery::of(&disk, 2, index);
+        forgery.frame_mut()[FRAME_BYTES + 9] ^= 1;
+        forgery.make_whole();
+        forgery.put();
+    }
+    let report = verified(&disk);
+    let verdict = &verification(&report).proofs[2];
+    assert_eq!((verdict.verified, verdict.changed), (5, 3));
+    // Frame 18 of all: the seventh of log 0.
+    let Changed { position: at, change, says, .. } = verdict.first_changed.as_ref().unwrap();
+    assert_eq!((*at, *change), (position(2, 2), Change::Altered));
+    let (log, offset, stamp) = says.unwrap();
+    assert_eq!((log.0, offset.0), (0, 6));
+    let problem = report.problems.iter().find(|problem| problem.contains("changed")).unwrap();
+    assert!(problem.contains("log=0, offset=6, stamp="), "{problem}");
+    assert!(problem.contains(&stamp.to_string()) && problem.contains("2 more"), "{problem}");
+}
+
+#[test]
+fn f41_two_frames_that_change_places_are_both_noticed() {
+    let disk = a_proved_store();
+    let (mut first, second) = (Forgery::of(&disk, 0, 3), Forgery::of(&disk, 0, 4));
+    let (one, other) = (first.frame().to_vec(), second.frame().to_vec());
+    first.frame_mut().copy_from_slice(&other);
+    first.make_whole();
+    first.put();
+    let mut second = Forgery::of(&disk, 0, 4);
+    second.frame_mut().copy_from_slice(&one);
+    second.make_whole();
+    second.put();
+    let report = verified(&disk);
+    let verdict = &verification(&report).proofs[0];
+    assert_eq!((verdict.verified, verdict.changed), (6, 2));
+    assert_eq!(verdict.first_changed.as_ref().unwrap().position, position(0, 3));
+}
+
+#[test]
+fn f41_frames_that_were_taken_out_or_put_in_are_noticed() {
+    let good = a_proved_store();
+    // Taken out: the bytes of two frames become one frame's payload.
+    let disk = good.after_kill();
+    let mut forgery = Forgery::of(&disk, 0, 6);
+    let length = (FRAME + PAYLOAD) as u32;
+    let (position_6, at) = (forgery.position, forgery.at);
+    let bytes = &mut forgery.bytes;
+    bytes[at + 8..at + 12].copy_from_slice(&length.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[at + FRAME_BYTES..at + 2 * FRAME]);
+    bytes[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&position_6.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &bytes[at + 8..at + FRAME_BYTES]);
+    bytes[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+    forgery.put();
+    let verdict = verification(&verified(&disk)).proofs[0].clone();
+    assert_eq!((verdict.verified, verdict.changed), (6, 2), "one altered, one missing");
+    assert_eq!(verdict.first_changed.unwrap().position, position(0, 6));
+    // Put in: a frame inside of what was another's payload.
+    let disk = good.after_kill();
+    let mut forgery = Forgery::of(&disk, 0, 6);
+    let inner = forgery.position + 240;
+    let mut frame =
+        Frame::decode(forgery.frame().first_chunk().unwrap(), forgery.position).unwrap();
+    frame.length = 160;
+    let short = frame.encode(forgery.position);
+    forgery.frame_mut()[..FRAME_BYTES].copy_from_slice(&short);
+    let second = frame.encode(inner);
+    forgery.frame_mut()[240..240 + FRAME_BYTES].copy_from_slice(&second);
+    forgery.put();
+    let verdict = verification(&verified(&disk)).proofs[0].clone();
+    assert_eq!((verdict.verified, verdict.changed), (7, 2), "one altered, one added");
+    assert_eq!(verdict.first_changed.unwrap().position, position(0, 6));
+}
+
+#[test]
+fn f41_a_segment_forged_with_its_proof_is_told_by_the_signature_and_by_the_next_proof() {
+    let good = a_proved_store();
+    for forger in [None, Some(SigningKey::from_bytes(&[8; 32]))] {
+        let disk = good.after_kill();
+        let mut forgery = Forgery::of(&disk, 1, 0);
+        forgery.frame_mut()[FRAME_BYTES] ^= 1;
+        forgery.make_whole();
+        forgery.put();
+        let span = spans(&disk)[1].clone();
+        let before = chain_before(&disk, span.start).unwrap().unwrap();
+        let go_on = &mut |_| ControlFlow::Continue(());
+        write_proof(&disk, span.clone(), before, forger.as_ref(), go_on).unwrap();
+        let report = verified(&disk);
+        assert_eq!(verification(&report).first_changed(), None, "leaves alone do not tell");
+        let faults = &verification(&report).proofs[1].faults;
+        let word = if forger.is_some() { "another key" } else { "not signed" };
+        assert!(faults.iter().any(|fault| fault.contains(word)), "{faults:?}");
+        let next = &verification(&report).proofs[2].faults;
+        assert!(next.iter().any(|fault| fault.contains("does not continue")), "{next:?}");
+        let named = |file: &str| report.problems.iter().any(|problem| problem.starts_with(file));
+        assert!(named(&proof_name(span.start)) && named(&proof_name(span.end)));
+        // Without a key, the chain still tells, until all later proofs are forged too.
+        let without = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
+        assert_eq!(without.problems.len(), 1, "{:?}", without.problems);
+    }
+}
+
+#[test]
+fn f41_the_whole_history_forged_with_the_right_fields_and_a_copied_signature_is_noticed() {
+    let disk = a_proved_store();
+    let signed: Vec<ProofHeader> = spans(&disk)
+        .iter()
+        .map(|span| ProofHeader::read(&*disk.open(&proof_name(span.start)).unwrap()).unwrap())
+        .collect();
+    let mut forgery = Forgery::of(&disk, 0, 0);
+    forgery.frame_mut()[FRAME_BYTES] ^= 1;
+    forgery.make_whole();
+    forgery.put();
+    prove(&disk, None);
+    for (span, signed) in spans(&disk).iter().zip(signed) {
+        let name = proof_name(span.start);
+        let mut header = ProofHeader::read(&*disk.open(&name).unwrap()).unwrap();
+        header.signature = signed.signature;
+        let mut bytes = disk.bytes(&name);
+        bytes[..PROOF_HEADER_BYTES].copy_from_slice(&header.encode());
+        replace(&disk, &name, &bytes);
+    }
+    for keys in [&[][..], &[key().verifying_key()]] {
+        let report = storage::check::verify(&disk, keys, &mut |_| {}).unwrap();
+        assert_eq!(report.problems.len(), 3, "{:?}", report.problems);
+        for problem in report.problems {
+            assert!(problem.contains("signature does not match"), "{problem}");
+        }
+    }
+}
+
+#[test]
+fn f41_a_proof_that_is_cut_off_unfinished_damaged_or_gone_is_named() {
+    let good = a_proved_store();
+    let name = proof_name(position(1, 0));
+    let bytes = good.bytes(&name);
+    let unfinished = [&[0; PROOF_HEADER_BYTES][..], &bytes[PROOF_HEADER_BYTES..]].concat();
+    let mut rotten = bytes.clone();
+    rotten[3000] ^= 4;
+    let short = bytes[..bytes.len() - 1].to_vec();
+    for bad in [short, bytes[..100].to_vec(), vec![], unfinished, rotten] {
+        let disk = good.after_kill();
+        replace(&disk, &name, &bad);
+        let report = verified(&disk);
+        let problems = &report.problems;
+        assert!(problems.iter().any(|problem| problem.contains(&name)), "{problems:?}");
+        assert_eq!(verification(&report).verified(), 16);
+    }
+    let disk = good.after_kill();
+    disk.remove(&name).unwrap();
+    let problems = verified(&disk).problems;
+    let segment = segment_name(position(1, 0));
+    assert!(problems.iter().any(|problem| problem.contains(&segment)), "{problems:?}");
+    // The newest may be missing, for proofs are written after segments are sealed; it is said.
+    let disk = good.after_kill();
+    let newest = proof_name(position(2, 0));
+    for unfinished in [true, false] {
+        if unfinished {
+            replace(&disk, &newest, &[0; 5000]);
+        } else {
+            disk.remove(&newest).unwrap();
+        }
+        let report = verified(&disk);
+        assert_eq!(report.problems, [""; 0]);
+        assert_eq!(verification(&report).unproved, [segment_name(position(2, 0))]);
+    }
+    // But with a key somebody expects signatures.
+    for start in [0, position(1, 0)] {
+        disk.remove(&proof_name(start)).unwrap();
+    }
+    assert_eq!(verified(&disk).problems.len(), 1);
+    assert_eq!(storage::check::verify(&disk, &[], &mut |_| {}).unwrap().problems, [""; 0]);
+}
+
+#[test]
+fn f41_a_proof_of_another_segment_does_not_do() {
+    let disk = a_proved_store();
+    let other = disk.bytes(&proof_name(position(2, 0)));
+    replace(&disk, &proof_name(position(1, 0)), &other);
+    let problems = verified(&disk).problems;
+    assert!(problems.iter().any(|problem| problem.contains("another segment")), "{problems:?}");
+}
+
+#[test]
+fn the_wrong_key_is_named_for_every_proof_and_no_key_accepts_what_is_whole() {
+    let disk = a_proved_store();
+    let stranger = SigningKey::from_bytes(&[8; 32]).verifying_key();
+    let report = storage::check::verify(&disk, &[stranger], &mut |_| {}).unwrap();
+    assert_eq!(report.problems.len(), 3, "{:?}", report.problems);
+    let public = Digest(key().verifying_key().to_bytes()).to_string();
+    assert!(report.problems.iter().all(|problem| problem.contains(&public)));
+    // Keys change hands: any of those that are given will do.
+    let both = [stranger, key().verifying_key()];
+    assert_eq!(storage::check::verify(&disk, &both, &mut |_| {}).unwrap().problems, [""; 0]);
+    let disk = a_store();
+    prove(&disk, None);
+    let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    let head = verification(&report).head().unwrap();
+    assert_eq!(head.0, position(3, 0));
+    assert_ne!(head.1, Digest::BIRTH);
+    let unsigned = verified(&disk).problems;
+    assert_eq!(unsigned.len(), 3, "{unsigned:?}");
+}
+
+#[test]
+fn a_check_goes_on_behind_damage_and_names_every_place() {
+    let disk = a_store();
+    // A header, a payload, a magic number, in three segments; and a whole stretch.
+    let header = position(0, 2);
+    let payload = position(1, 5);
+    let magic = position(2, 7);
+    let stretch = position(1, 1)..position(1, 3);
+    for (segment, at, bytes) in [(0, header + 20, 1), (1, payload + 100, 1), (2, magic, 1)] {
+        let at = (at - position(segment, 0)) as usize + HEADER;
+        for index in 0..bytes {
+            disk.rot(&segment_name(position(segment, 0)), at + index, 0x10);
+        }
+    }
+    let at = (stretch.start - position(1, 0)) as usize + HEADER;
+    for index in 0..2 * FRAME {
+        disk.rot(&segment_name(position(1, 0)), at + index, 0xff);
+    }
+    let report = storage::check::check(&disk, &mut |_| {}).unwrap();
+    assert_eq!((report.frames, report.segments), (26 - 5, 4));
+    assert_eq!(report.torn_bytes, 0);
+    let places = [header, stretch.start, payload, magic];
+    assert_eq!(report.problems.len(), places.len(), "{:?}", report.problems);
+    for (problem, place) in report.problems.iter().zip(places) {
+        let expected = format!("position={place},");
+        assert!(problem.contains(&expected) && problem.contains(".journal"), "{problem}");
+    }
+}
+
+#[test]
+fn a_segment_that_is_gone_is_a_problem_and_the_others_are_read() {
+    let disk = a_store();
+    disk.remove(&segment_name(position(1, 0))).unwrap();
+    let report = storage::check::check(&disk, &mut |_| {}).unwrap();
+    assert_eq!((report.frames, report.problems.len()), (18, 1));
+    assert!(report.problems[0].contains(&segment_name(0)), "{:?}", report.problems);
+    let disk = a_store();
+    disk.remove(&segment_name(0)).unwrap();
+    let report = storage::check::check(&disk, &mut |_| {}).unwrap();
+    assert_eq!((report.frames, report.problems.len()), (18, 1));
+    assert!(report.problems[0].contains("follow one another"), "{:?}", report.problems);
+}
+
+#[test]
+fn a_reader_finds_every_frame_behind_any_damage_and_says_what_lies_between() {
+    let disk = a_store();
+    let name = segment_name(0);
+    let good = disk.bytes(&name);
+    let span = spans(&disk)[0].clone();
+    let read = |bytes: &[u8]| {
+        replace(&disk, &name, bytes);
+        let file = disk.open(&name).unwrap();
+        let mut frames = FrameReader::new(file, span.clone(), SEGMENT_HEADER_BYTES);
+        let mut all = Vec::new();
+        while let Some(found) = frames.next_found().unwrap() {
+            all.push(found);
+        }
+        all
+    };
+    for at in (HEADER..good.len()).step_by(13) {
+        let mut bad = good.clone();
+        bad[at] ^= 0x20;
+        let all = read(&bad);
+        // What is found covers the segment without a gap.
+        let mut position = span.start;
+        for found in &all {
+            let (from, to) = match found {
+                Found::Frame(FoundFrame { position, frame, .. }) => {
+                    (*position, frame.end(*position))
+                }
+                Found::Damaged { position, until, .. } => (*position, *until),
+            };
+            assert_eq!(from, position, "byte {at}");
+            position = to;
+        }
+        assert_eq!(position, span.end, "byte {at}");
+        let whole = all
+            .iter()
+            .filter(|found| matches!(found, Found::Frame(found) if found.payload_is_whole));
+        assert_eq!(whole.count(), PER_SEGMENT - 1, "byte {at}");
+    }
+}
+
+fn has(disk: &MemoryDisk, ending: &str) -> Vec<String> {
+    let mut names = disk.list().unwrap();
+    names.retain(|name| name.ends_with(ending));
+    names.sort();
+    names
+}
+
+/// A proved store whose sealed segments were filed since.
+fn a_filed_store() -> MemoryDisk {
+    let disk = a_proved_store();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    rig.store.tend().unwrap();
+    rig.store.close();
+    assert_eq!((has(&disk, ".filed").len(), has(&disk, ".proof").len()), (3, 3));
+    disk
+}
+
+#[test]
+fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
+    let disk = a_filed_store();
+    let report = verified(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!((report.frames, report.filed, report.segments), (26, 3, 1));
+    assert_eq!(verification(&report).verified(), 24);
+    // A payload of the second file, forged with its checksums.
+    let name = &has(&disk, ".filed")[1];
+    let good = disk.bytes(name);
+    let at = good.windows(4).position(|word| word == b"FFJ1").unwrap();
+    let position = u64::from_le_bytes(good[at - 32..at - 24].try_into().unwrap());
+    let mut bad = good.clone();
+    bad[at + FRAME_BYTES + 3] ^= 1;
+    replace(&disk, name, &bad);
+    let report = verified(&disk);
+    assert!(report.problems.iter().any(|problem| problem.contains("is damaged")));
+    let crc = crc32c::crc32c(&bad[at + FRAME_BYTES..at + FRAME]);
+    bad[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&position.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &bad[at + 8..at + FRAME_BYTES]);
+    bad[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&bad[at - 32..at - 8]);
+    let crc = crc32c::crc32c_append(crc, &bad[at..at + 8]);
+    bad[at - 8..at - 4].copy_from_slice(&crc.to_le_bytes());
+    replace(&disk, name, &bad);
+    let healthy = storage::check::check(&disk, &mut |_| {}).unwrap();
+    assert_eq!(healthy.problems, [""; 0], "checksums do not tell");
+    let report = verified(&disk);
+    let changed = verification(&report).first_changed().unwrap();
+    assert_eq!((&changed.file, changed.position), (name, position));
+    assert_eq!(verification(&report).verified(), 23);
+    // A header that is no header any more.
+    let mut bad = good.clone();
+    bad[at + 30] ^= 1;
+    replace(&disk, name, &bad);
+    let report = verified(&disk);
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    assert!(report.problems[0].contains(&format!("file={name}, at={}", at - 32)));
+    disk.remove(name).unwrap();
+    let report = verified(&disk);
+    assert!(report.problems[0].contains(name.as_str()), "{:?}", report.problems);
+}
+
+#[test]
+fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
+    let disk = a_filed_store();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    // Log 0 whole, and of log 1 what the first segment and a half have.
+    let starts = [(LogId(0), rig.store.log(LogId(0)).end()), (LogId(1), Offset(4))];
+    rig.store.give_up(&starts).unwrap();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+        rig.store.tend().unwrap();
+    }
+    rig.store.close();
+    let report = verified(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    let count = verification(&report).verified();
+    assert!((8..=24).contains(&count), "{count}");
+    // All of it, so that whole files are removed: the chain is still whole.
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).end()));
+    rig.store.give_up(&starts).unwrap();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+        rig.store.tend().unwrap();
+    }
+    rig.store.close();
+    assert!(has(&disk, ".filed").len() < 3);
+    let report = verified(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(verification(&report).proofs.len(), 3);
+    assert!(verification(&report).head().is_some());
+}
