@@ -196,9 +196,11 @@ impl Engine {
         let mut rebuild = Rebuild { format: Arc::clone(&format), producers: Producers::default() };
         let advanced = Arc::new(Notify::new());
         let told = Arc::clone(&advanced);
+        // What signs the proofs is known before the first is written.
+        let storage = storage::Options { tended_by_hand: true, ..options.storage };
         let store = Store::open(
             disk,
-            options.storage,
+            storage,
             wall,
             &mut rebuild,
             |rebuild| Stager {
@@ -208,6 +210,9 @@ impl Engine {
             move || told.notify_waiters(),
         )?;
         let store = Arc::new(store);
+        if !options.storage.tended_by_hand {
+            store.tend_in_background(options.signing_key.clone()).map_err(OpenError::Disk)?;
+        }
         let shared = Arc::new(Shared {
             namespace: RwLock::new(Namespace::new()),
             groups: Groups::new(catalog),

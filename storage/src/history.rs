@@ -12,12 +12,13 @@ mod filing;
 mod giving_up;
 mod indexing;
 mod opening;
+mod proving;
 mod replacing;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -27,6 +28,7 @@ use crate::journal::{Segment, Segments};
 use crate::log::{Beginning, Log, LogId, Offset};
 use crate::manifest::{Horizon, Manifest};
 use crate::part::Parts;
+use crate::proof::SigningKey;
 pub use giving_up::Freed;
 pub use opening::HistoryError;
 pub(crate) use opening::Opened;
@@ -60,6 +62,8 @@ pub struct HistoryStats {
     pub removed: AtomicU64,
     /// Bytes given back inside of files that stay.
     pub punched_bytes: AtomicU64,
+    /// Proofs written.
+    pub proved: AtomicU64,
     /// Indexes made anew because they were lost or damaged.
     pub rebuilt: AtomicU64,
     /// Logs whose beginning was replaced by what compaction left.
@@ -81,6 +85,10 @@ pub(crate) struct History {
     unnamed: Mutex<Vec<String>>,
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// Whether proofs are written, up to where they are, and what signs them.
+    proves: bool,
+    proved_to: AtomicU64,
+    pub(crate) signing_key: OnceLock<Arc<SigningKey>>,
     /// Set when the background work is to end soon.
     pub(crate) is_closing: AtomicBool,
     /// Bytes of journal that were written, for the throttle of background work.
@@ -169,17 +177,14 @@ impl History {
         self.changed.notify_all();
     }
 
-    /// Does what has gathered: indexing, making indexes anew, filing.
+    /// Does what has gathered: indexing, proving, filing, making indexes anew.
     ///
     /// # Errors
     /// The disk fails; what was not done is tried again.
     pub(crate) fn tend(&self) -> io::Result<()> {
-        while self.index_next()? {}
+        // What is sealed meanwhile is held in memory: it comes first, again and again.
+        while self.index_next()? || self.prove_next()? || self.file_next()? {}
         self.rebuild_suspects()?;
-        while self.file_next()? {
-            // What is sealed meanwhile is held in memory: it comes first.
-            while self.index_next()? {}
-        }
         Ok(())
     }
 

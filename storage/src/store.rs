@@ -27,6 +27,7 @@ use crate::journal::{
 };
 use crate::log::{Entry, Log, LogId, Offset, entry_of, read_checked};
 use crate::part::Part;
+use crate::proof::SigningKey;
 use crate::tail::{HEAD_BYTES_MAX, Payload, Tail};
 use crate::timekeeper::{BoundError, BoundFile, Keeper, TimeError, Timekeeper};
 
@@ -50,6 +51,8 @@ pub struct Options {
     /// Whether indexing and filing wait for [`Store::tend`], and are not done by a thread of their own.
     /// A run of a test replays only so.
     pub tended_by_hand: bool,
+    /// Whether a proof is written for each sealed segment.
+    pub proofs: bool,
     /// How far clocks may be wrong.
     pub clock: ClockOptions,
 }
@@ -63,6 +66,7 @@ impl Default for Options {
             tail_bytes_max: 64 << 20,
             index_bytes_max: 32 << 20,
             tended_by_hand: false,
+            proofs: true,
             clock: ClockOptions::default(),
         }
     }
@@ -349,7 +353,8 @@ impl<S: Stage> Store<S> {
         }
         let (entries, sealed, frames, open_since) = found.finish(&recovered);
         let segments = Arc::new(Segments::new(recovered.segments));
-        let history = Arc::new(opened.into_history(Arc::clone(&disk), Arc::clone(&segments)));
+        let history =
+            Arc::new(opened.into_history(Arc::clone(&disk), Arc::clone(&segments), options.proofs));
         for (id, entries) in entries {
             let log = history.log(id);
             for entry in entries {
@@ -410,10 +415,22 @@ impl<S: Stage> Store<S> {
         let mut threads = self.threads.lock();
         threads.push(thread("journal").spawn(move || writer.run())?);
         threads.push(thread("bound").spawn(move || keeper.run())?);
-        if !by_hand {
-            let history = Arc::clone(&self.shared.history);
-            threads.push(thread("tender").spawn(move || history.tend_until_closed())?);
+        drop(threads);
+        if by_hand { Ok(()) } else { self.tend_in_background(None) }
+    }
+
+    /// Starts the thread that indexes, proves and files, of a store that was opened to be tended by
+    /// hand. Proofs are signed with `key`.
+    ///
+    /// # Errors
+    /// No thread can be made.
+    pub fn tend_in_background(&self, key: Option<Arc<SigningKey>>) -> io::Result<()> {
+        let history = Arc::clone(&self.shared.history);
+        if let Some(key) = key {
+            let _ = history.signing_key.set(key);
         }
+        let tender = std::thread::Builder::new().name("tender".to_owned());
+        self.threads.lock().push(tender.spawn(move || history.tend_until_closed())?);
         Ok(())
     }
 

@@ -56,7 +56,7 @@ impl History {
     pub(crate) fn file_next(&self) -> io::Result<bool> {
         let _reclaiming = self.reclaiming.lock();
         for part in self.parts.all().iter() {
-            if part.layout != Layout::Journal || part.is_settled() {
+            if part.layout != Layout::Journal || part.is_settled() || !self.is_proved(part) {
                 continue;
             }
             if self.gains(part)? {

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::History;
+use crate::disk::Disk;
 use crate::filed::{FILED_PREFIX_BYTES, index_name};
 use crate::index::{Run, Tip, bisect};
 use crate::journal::FRAME_BYTES;
 use crate::log::{Beginning, LogId, Offset};
 use crate::manifest::Horizon;
 use crate::part::{Layout, Part};
+use crate::proof::proof_name;
 
 /// What a round of freeing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,6 +187,9 @@ impl History {
                 log.set_beginning(Beginning { horizon, base: log.base() });
             }
         }
+        for part in &gone {
+            remove_if_there(&*self.disk, &proof_name(part.start))?;
+        }
         let names = gone.iter().map(|part| part.data().name.clone()).collect();
         self.remove_files(names, freed)
     }
@@ -209,15 +214,19 @@ impl History {
         }
         for name in names {
             for name in [index_name(&name), name] {
-                match self.disk.remove(&name) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
+                remove_if_there(&*self.disk, &name)?;
             }
             freed.files += 1;
             self.stats.removed.fetch_add(1, Ordering::Relaxed);
         }
         self.disk.sync_names()
+    }
+}
+
+fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
+    match disk.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use hlc::Hlc;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -18,6 +18,7 @@ use crate::journal::{Segment, Segments, segment_name};
 use crate::log::{Base, Beginning, LogId};
 use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::{Indexed, Layout, Part, Parts};
+use crate::proof::proof_name;
 
 /// Why what is sealed cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -194,10 +195,11 @@ impl Opened {
             named.insert(index_name(name));
             named.insert(name.clone());
         }
+        named.extend(self.parts.iter().map(|part| proof_name(part.start)));
         let mut removed = 0;
         for name in disk.list()? {
             let segment = name.strip_suffix(".journal").and_then(|start| start.parse::<u64>().ok());
-            let is_ours = name.ends_with(".index") || name.ends_with(".filed");
+            let is_ours = [".index", ".filed", ".proof"].iter().any(|kind| name.ends_with(kind));
             let is_old = segment.is_some_and(|start| start < self.manifest.indexed_to);
             if (is_ours || is_old || name == "manifest.new") && !named.contains(&name) {
                 disk.remove(&name)?;
@@ -208,7 +210,12 @@ impl Opened {
     }
 
     /// Goes on with what was opened.
-    pub(crate) fn into_history(self, disk: Arc<dyn Disk>, segments: Arc<Segments>) -> History {
+    pub(crate) fn into_history(
+        self,
+        disk: Arc<dyn Disk>,
+        segments: Arc<Segments>,
+        proves: bool,
+    ) -> History {
         let mut bases = self.bases;
         let history = History {
             disk,
@@ -222,6 +229,9 @@ impl Opened {
             unnamed: Mutex::default(),
             waiting: Mutex::new(Waiting::default()),
             changed: Condvar::new(),
+            proves,
+            proved_to: AtomicU64::new(0),
+            signing_key: OnceLock::new(),
             is_closing: AtomicBool::new(false),
             foreground: AtomicU64::new(0),
             foreground_seen: AtomicU64::new(0),

@@ -1,0 +1,77 @@
+//! Proofs of what is sealed: written in the order of the journal, before a stretch is filed.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::History;
+use crate::part::{Layout, Part};
+use crate::proof::{Digest, ProofError, ProofHeader, WriteProofError, proof_name, write_proof};
+
+impl History {
+    /// Whether a part has its proof, or none is to be had.
+    pub(super) fn is_proved(&self, part: &Part) -> bool {
+        !self.proves || part.start < self.proved_to.load(Ordering::Acquire)
+    }
+
+    /// Writes the proof of the first part that has none; whether there was one.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub(crate) fn prove_next(&self) -> io::Result<bool> {
+        let next = self.parts.all().iter().find(|part| !self.is_proved(part)).map(Arc::clone);
+        let Some(part) = next else { return Ok(false) };
+        if part.layout == Layout::Journal && self.proof_of(&part)?.is_none() {
+            self.prove(&part)?;
+        }
+        self.proved_to.store(part.end, Ordering::Release);
+        Ok(true)
+    }
+
+    fn prove(&self, part: &Part) -> io::Result<()> {
+        let key = self.signing_key.get().map(|key| &**key);
+        let mut progress = |_: u64| match self.give_way() {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        };
+        let before = self.chain_before(part)?;
+        match write_proof(&*self.disk, part.start..part.end, before, key, &mut progress) {
+            Ok(_) => {
+                self.stats.proved.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(WriteProofError::BrokenOff) => Err(io::ErrorKind::Interrupted.into()),
+            Err(WriteProofError::Disk(error)) => Err(error),
+            // Nothing can be vouched for here; what follows can.
+            Err(error @ WriteProofError::Damaged { .. }) => {
+                tracing::error!(%error, "a stretch of the journal stays without a proof");
+                Ok(())
+            }
+        }
+    }
+
+    /// Where the chain stands in front of a part: at its beginning, if the proof before is missing.
+    fn chain_before(&self, part: &Part) -> io::Result<Digest> {
+        let parts = self.parts.all();
+        let before = parts.iter().rfind(|before| before.end == part.start);
+        let Some(before) = before else { return Ok(Digest::BIRTH) };
+        Ok(self.proof_of(before)?.map_or(Digest::BIRTH, |header| header.after))
+    }
+
+    /// What the proof of a part says, if it has a whole one.
+    fn proof_of(&self, part: &Part) -> io::Result<Option<ProofHeader>> {
+        let file = match self.disk.open(&proof_name(part.start)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        match ProofHeader::read(&*file) {
+            Ok(header) => Ok((header.end == part.end).then_some(header)),
+            Err(ProofError::Disk(error)) => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "a proof cannot be used");
+                Ok(None)
+            }
+        }
+    }
+}
