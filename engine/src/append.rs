@@ -104,6 +104,7 @@ pub enum Rewritten {
 #[derive(Debug)]
 pub(crate) enum Note {
     Event,
+    File,
     Records { producer: Option<ProducerNote>, append_time: bool },
 }
 

@@ -27,6 +27,7 @@ use crate::append::{Batch, Format, Note, Stager};
 use crate::config::{TopicConfig, TopicDefaults};
 use crate::cut_cache::CutCache;
 use crate::error::EngineError;
+use crate::files::{FileOptions, Files, is_file_kind};
 use crate::groups::{Committed, GroupOffset, Groups};
 use crate::housekeeping::HousekeepingOptions;
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
@@ -37,7 +38,7 @@ use crate::producers::Producers;
 /// How many producer ids are granted by one entry.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
 /// The unit in which bytes on their way are counted.
-const FLIGHT_UNIT: usize = 1024;
+pub(crate) const FLIGHT_UNIT: usize = 1024;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -62,6 +63,8 @@ pub struct EngineOptions {
     pub housekeeping: HousekeepingOptions,
     /// Who signs the proofs of sealed segments; nobody does without.
     pub signing_key: Option<Arc<SigningKey>>,
+    /// How files are kept.
+    pub files: FileOptions,
 }
 
 impl Default for EngineOptions {
@@ -77,6 +80,7 @@ impl Default for EngineOptions {
             cut_cache_bytes_max: 16 << 20,
             housekeeping: HousekeepingOptions::default(),
             signing_key: None,
+            files: FileOptions::default(),
         }
     }
 }
@@ -130,6 +134,7 @@ pub struct Engine {
     pub(crate) options: EngineOptions,
     pub(crate) cuts: CutCache,
     flight: Arc<Semaphore>,
+    files: Files,
     /// Held from looking at the namespace until the change that follows is applied.
     pub(crate) changing: Changing,
     producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
@@ -159,6 +164,7 @@ impl Replay for Rebuild {
             }
             // Their logs say what happened, once the store has opened.
             KIND_NAMESPACE | KIND_CATALOG => {}
+            kind if is_file_kind(kind) => {}
             kind => {
                 return Err(std::io::Error::other(format!(
                     "entry of a kind that this version does not know. kind={kind}, position={}",
@@ -224,12 +230,22 @@ impl Engine {
             OpenError::Disk(std::io::Error::other(format!("replay the namespace: {why}")))
         })?;
         let below = shared.namespace.read().producer_ids_below;
+        let flight_units = (options.flight_bytes_max / FLIGHT_UNIT).max(1);
+        let flight = Arc::new(Semaphore::new(flight_units));
+        let files = Files::open_all(
+            Arc::clone(&store),
+            Arc::clone(&shared),
+            (Arc::clone(&flight), flight_units),
+            options.files,
+        )
+        .map_err(|error| OpenError::Disk(std::io::Error::other(error)))?;
         let engine = Engine {
             store,
             shared,
             format,
-            flight: Arc::new(Semaphore::new((options.flight_bytes_max / FLIGHT_UNIT).max(1))),
+            flight,
             cuts: CutCache::new(options.cut_cache_bytes_max),
+            files,
             options,
             changing: Changing::default(),
             producer_ids: tokio::sync::Mutex::new(below..below),
@@ -308,12 +324,18 @@ impl Engine {
 
     /// Completes what is on its way and closes the files.
     pub fn close(&self) {
+        self.files.close();
         self.store.close();
         self.applier.lock().take();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
         self.shared.groups.catalog().flush();
+    }
+
+    /// Files, and their past.
+    pub fn files(&self) -> &Files {
+        &self.files
     }
 
     // ---- Topics ----
@@ -694,7 +716,7 @@ impl Appending {
     }
 }
 
-fn flatten(error: AppendError<EngineError>) -> EngineError {
+pub(crate) fn flatten(error: AppendError<EngineError>) -> EngineError {
     match error {
         AppendError::Refused(refusal) => refusal,
         AppendError::Time(error) => EngineError::Fenced(error.to_string()),

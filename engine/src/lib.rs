@@ -12,6 +12,7 @@ mod cut;
 mod cut_cache;
 mod engine;
 mod error;
+pub mod files;
 mod groups;
 mod housekeeping;
 mod namespace;

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use hlc::{Cut, Hlc};
 
+use crate::log::{LogId, Offset};
+
 /// What a key begins with to belong to the catalog itself.
 const META: u8 = 0;
 const APPLIED: &[u8] = &[META, b'a'];
@@ -29,6 +31,19 @@ pub struct Applied {
     pub position: u64,
     /// Its stamp.
     pub stamp: Hlc,
+}
+
+/// The place in a log up to which the catalog has seen it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppliedIn {
+    /// The first offset of the last entry seen.
+    pub offset: Offset,
+    /// Its stamp.
+    pub stamp: Hlc,
+}
+
+fn applied_key(log: LogId) -> Vec<u8> {
+    [APPLIED, &log.0.to_be_bytes()].concat()
 }
 
 /// A key, the stamp of one of its versions, and the value that it has from there on.
@@ -150,6 +165,51 @@ impl Catalog {
         self.db.apply_batch(changes.batch).map_err(|error| self.fail(error))
     }
 
+    /// The place in `log` up to which [`Catalog::apply_in`] has seen it; `None` if nothing.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn applied_in(&self, log: LogId) -> Result<Option<AppliedIn>, CatalogError> {
+        let stored = self.db.get(applied_key(log)).map_err(|error| self.fail(error))?;
+        Ok(stored.and_then(|bytes| {
+            let offset = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
+            let stamp = u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?);
+            Some(AppliedIn { offset: Offset(offset), stamp: Hlc::from_bits(stamp) })
+        }))
+    }
+
+    /// Makes `changes`, which come from the entry of `log` at `applied`. Logs that are read back one
+    /// after the other each have their own place: a start that is broken off between two of them
+    /// misses nothing.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn apply_in(
+        &self,
+        mut changes: Changes,
+        log: LogId,
+        applied: AppliedIn,
+    ) -> Result<(), CatalogError> {
+        let place = [applied.offset.0.to_be_bytes(), applied.stamp.bits().to_be_bytes()].concat();
+        changes.batch.insert(applied_key(log), place);
+        self.db.apply_batch(changes.batch).map_err(|error| self.fail(error))
+    }
+
+    /// Forgets all keys that begin with `prefix`, and how much of `log`, which they came from, it has
+    /// seen.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn forget(&self, prefix: &[u8], log: LogId) -> Result<(), CatalogError> {
+        // The place first: what is left of the keys is written over when the log is read again.
+        self.db.remove(applied_key(log)).map_err(|error| self.fail(error))?;
+        for key in self.db.scan_prefix(prefix).keys() {
+            let removed = key.and_then(|key| self.db.remove(key));
+            removed.map_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+
     /// Forgets everything.
     ///
     /// # Errors
@@ -264,6 +324,23 @@ mod tests {
     fn it_knows_how_much_of_the_journal_it_has_seen() {
         let applied = filled().applied().unwrap();
         assert_eq!(applied, Some(Applied { position: 8, stamp: at(30) }));
+    }
+
+    #[test]
+    fn each_log_has_its_own_place_and_can_be_forgotten_alone() {
+        let (catalog, log) = (filled(), LogId(u64::MAX));
+        assert_eq!(catalog.applied_in(log).unwrap(), None);
+        let applied = AppliedIn { offset: Offset(3), stamp: at(40) };
+        let mut changes = Changes::default();
+        changes.put(b"fa", at(40), Some(b"1"));
+        catalog.apply_in(changes, log, applied).unwrap();
+        assert_eq!(catalog.applied_in(log).unwrap(), Some(applied));
+        assert_eq!(catalog.applied_in(LogId(1)).unwrap(), None);
+        catalog.forget(b"f", log).unwrap();
+        assert_eq!(catalog.applied_in(log).unwrap(), None);
+        assert_eq!(catalog.scan(b"f", Cut::ALL).unwrap(), []);
+        assert_eq!(catalog.scan(b"ab", Cut::ALL).unwrap().len(), 1);
+        assert!(catalog.applied().unwrap().is_some());
     }
 
     #[test]

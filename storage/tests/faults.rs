@@ -523,7 +523,7 @@ fn a_data_directory_is_used_by_one_process_at_a_time() {
 fn a_data_directory_of_another_version_is_refused() {
     let directory = TempDir::new("version");
     drop(Home::take(directory.path(), || "c1".to_owned()).unwrap());
-    for (text, found) in [("format 2\ncluster c1\n", "2"), ("", "unknown"), ("\0\0\0", "unknown")] {
+    for (text, found) in [("format 1\ncluster c1\n", "1"), ("", "unknown"), ("\0\0\0", "unknown")] {
         fs::write(directory.path().join("FREEZEFRAME"), text).unwrap();
         match Home::take(directory.path(), String::new) {
             Err(HomeError::Version { found: told, .. }) => assert_eq!(told, found),

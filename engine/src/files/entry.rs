@@ -1,0 +1,228 @@
+//! Entries of a file's log: their first bytes, and reading back what is behind them.
+//!
+//! A write's bytes stand as they came. A long one carries checksums of its chunks, so that a read of a
+//! few of its bytes need not read, and check, all of them.
+
+use bytes::Bytes;
+use storage::{Entry, Head, Payload, Piece};
+
+use super::error::FileError;
+use super::event::{KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
+
+/// The longest write, in bytes: it stays in memory until the journal has it.
+pub const WRITE_BYTES_MAX: usize = 16 << 20;
+
+const FIXED_BYTES: usize = 16;
+/// What fits into a payload's head behind the fixed part.
+const CHUNKS_MAX: usize = 12;
+/// Chunks are multiples of this.
+const CHUNK_UNIT: usize = 64 << 10;
+
+/// The first bytes of an entry that changes a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileHead {
+    /// Where the bytes belong; for a truncation, the new length.
+    pub(crate) offset: u64,
+    chunk_bytes: usize,
+    chunk_crcs: Vec<u32>,
+}
+
+impl FileHead {
+    pub(crate) fn bytes(&self) -> usize {
+        FIXED_BYTES + 4 * self.chunk_crcs.len()
+    }
+
+    fn encode(&self) -> Head {
+        let mut bytes = Vec::with_capacity(self.bytes());
+        bytes.extend_from_slice(&self.offset.to_le_bytes());
+        bytes.extend_from_slice(&[0, self.chunk_crcs.len() as u8]);
+        bytes.extend_from_slice(&((self.chunk_bytes / CHUNK_UNIT) as u16).to_le_bytes());
+        let crcs: Vec<u8> = self.chunk_crcs.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes), &crcs);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes.extend_from_slice(&crcs);
+        Head::new(&bytes)
+    }
+
+    /// Reads the head of an entry back, and nothing else of it.
+    pub(crate) fn read(piece: &Piece) -> Result<FileHead, FileError> {
+        let damaged = |why| damaged(&piece.entry, why);
+        let short = |_| damaged("its head is cut off");
+        let fixed = piece.read_part(0..FIXED_BYTES.min(piece.entry.length as usize))?;
+        let fixed: &[u8; FIXED_BYTES] = (&*fixed).try_into().map_err(short)?;
+        let count = usize::from(fixed[9]);
+        let end = FIXED_BYTES + 4 * count;
+        if fixed[8] != 0 || count > CHUNKS_MAX || end > piece.entry.length as usize {
+            return Err(damaged("its head cannot be"));
+        }
+        let crcs = if count == 0 { Bytes::new() } else { piece.read_part(FIXED_BYTES..end)? };
+        let crc = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]);
+        if crc32c::crc32c_append(crc32c::crc32c(&fixed[..12]), &crcs) != crc {
+            return Err(damaged("its head's checksum does not match"));
+        }
+        let head = FileHead {
+            offset: u64::from_le_bytes(std::array::from_fn(|nth| fixed[nth])),
+            chunk_bytes: usize::from(u16::from_le_bytes([fixed[10], fixed[11]])) * CHUNK_UNIT,
+            chunk_crcs: crcs
+                .chunks_exact(4)
+                .map(|crc| u32::from_le_bytes([crc[0], crc[1], crc[2], crc[3]]))
+                .collect(),
+        };
+        let data = piece.entry.length as usize - end;
+        let chunks = if head.chunk_bytes == 0 { 0 } else { data.div_ceil(head.chunk_bytes) };
+        let reach = head.offset.checked_add(data as u64);
+        let cannot_be = chunks != count
+            || reach.is_none_or(|reach| reach > storage::fig::FILE_BYTES_MAX)
+            || (piece.entry.kind == KIND_FILE_WRITE) != (data > 0);
+        if cannot_be {
+            return Err(damaged("its head cannot be"));
+        }
+        Ok(head)
+    }
+}
+
+fn damaged(entry: &Entry, why: &str) -> FileError {
+    let offset = entry.base.0;
+    FileError::Corrupt(format!("{why}. entry={offset}, position={}", entry.position))
+}
+
+/// What is to be appended to a file's log.
+pub(crate) struct FileEntry {
+    pub(crate) kind: u8,
+    pub(crate) payload: Payload,
+    pub(crate) crc_from: Option<(usize, u32)>,
+}
+
+impl FileEntry {
+    /// Checksums are made here, on the thread of whoever writes.
+    pub(crate) fn write(offset: u64, data: Bytes) -> FileEntry {
+        let chunk_bytes = match data.len() {
+            0..=CHUNK_UNIT => 0,
+            length => length.div_ceil(CHUNKS_MAX).next_multiple_of(CHUNK_UNIT),
+        };
+        let (mut chunk_crcs, mut crc) = (Vec::new(), 0);
+        if chunk_bytes == 0 {
+            crc = crc32c::crc32c(&data);
+        } else {
+            for chunk in data.chunks(chunk_bytes) {
+                chunk_crcs.push(crc32c::crc32c(chunk));
+                crc = crc32c::crc32c_combine(crc, *chunk_crcs.last().unwrap_or(&0), chunk.len());
+            }
+        }
+        let head = FileHead { offset, chunk_bytes, chunk_crcs };
+        let crc_from = Some((head.bytes(), crc));
+        let payload = Payload { head: head.encode(), rest: data };
+        FileEntry { kind: KIND_FILE_WRITE, payload, crc_from }
+    }
+
+    pub(crate) fn truncate(length: u64) -> FileEntry {
+        let head = FileHead { offset: length, chunk_bytes: 0, chunk_crcs: Vec::new() };
+        let payload = Payload { head: head.encode(), rest: Bytes::new() };
+        FileEntry { kind: KIND_FILE_TRUNCATE, payload, crc_from: None }
+    }
+}
+
+/// The bytes `skip .. skip + length` of a write's data, checked; and the whole data, where it was
+/// read anyway.
+pub(crate) fn read_data(
+    piece: &Piece,
+    skip: usize,
+    length: usize,
+) -> Result<(Bytes, Option<Bytes>), FileError> {
+    let head = FileHead::read(piece)?;
+    let data = piece.entry.length as usize - head.bytes();
+    if piece.entry.kind != KIND_FILE_WRITE || skip + length > data {
+        return Err(damaged(&piece.entry, "an index says that it holds more"));
+    }
+    if let storage::PieceData::Memory(_) = piece.data {
+        let all = piece.read_part(head.bytes()..piece.entry.length as usize)?;
+        return Ok((all.slice(skip..skip + length), Some(all)));
+    }
+    if head.chunk_crcs.is_empty() {
+        let all = piece.read()?.slice(head.bytes()..);
+        return Ok((all.slice(skip..skip + length), Some(all)));
+    }
+    let first = skip / head.chunk_bytes;
+    let from = first * head.chunk_bytes;
+    let to = (skip + length).next_multiple_of(head.chunk_bytes).min(data);
+    let bytes = piece.read_part(head.bytes() + from..head.bytes() + to)?;
+    for (chunk, crc) in bytes.chunks(head.chunk_bytes).zip(&head.chunk_crcs[first..]) {
+        if crc32c::crc32c(chunk) != *crc {
+            return Err(damaged(&piece.entry, "a chunk's checksum does not match"));
+        }
+    }
+    Ok((bytes.slice(skip - from..skip - from + length), None))
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::{Hlc, UserTime};
+    use storage::{Offset, PieceData};
+
+    use super::*;
+
+    fn piece(entry: FileEntry) -> Piece {
+        let length = entry.payload.len() as u32;
+        let (user_min, user_max, user_peak) = (UserTime(0), UserTime(0), UserTime(0));
+        let entry_of = Entry {
+            stamp: Hlc::ZERO,
+            base: Offset(0),
+            count: 1,
+            length,
+            position: 0,
+            user_min,
+            user_max,
+            user_peak,
+            bytes: 0,
+            payload_crc: 0,
+            epoch: 0,
+            kind: entry.kind,
+            chain: 0,
+        };
+        Piece { entry: entry_of, data: PieceData::Memory(entry.payload) }
+    }
+
+    /// The bytes on disk, held fast.
+    #[test]
+    fn a_write_is_encoded_as_the_format_says() {
+        let entry = FileEntry::write(0x0102, Bytes::from_static(b"abc"));
+        let mut expected = vec![2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        expected.extend(crc32c::crc32c(&expected).to_le_bytes());
+        expected.extend(b"abc");
+        assert_eq!(entry.payload.to_bytes(), expected);
+        assert_eq!(entry.crc_from, Some((16, crc32c::crc32c(b"abc"))));
+        let truncated = FileEntry::truncate(0x0102);
+        assert_eq!(truncated.payload.to_bytes(), &expected[..16]);
+
+        let data = Bytes::from(vec![5; 3 * CHUNK_UNIT + 1]);
+        let entry = FileEntry::write(1, data.clone());
+        let head = entry.payload.head.as_slice();
+        assert_eq!(head[8..12], [0, 4, 1, 0]);
+        let whole = crc32c::crc32c(&data[..CHUNK_UNIT]).to_le_bytes();
+        let last = crc32c::crc32c(&[5]).to_le_bytes();
+        assert_eq!(head[16..], [whole, whole, whole, last].concat());
+        assert_eq!(
+            head[12..16],
+            crc32c::crc32c(&[&head[..12], &head[16..]].concat()).to_le_bytes()
+        );
+        assert_eq!(entry.crc_from, Some((32, crc32c::crc32c(&data))));
+    }
+
+    #[test]
+    fn a_head_is_read_back_and_any_flipped_byte_of_it_is_noticed() {
+        for length in [1, CHUNK_UNIT, CHUNK_UNIT + 1, 5 * CHUNK_UNIT, WRITE_BYTES_MAX] {
+            let written = piece(FileEntry::write(77, Bytes::from(vec![1; length])));
+            let head = FileHead::read(&written).unwrap();
+            assert_eq!((head.offset, written.entry.length as usize), (77, head.bytes() + length));
+            for at in 0..head.bytes() {
+                let mut spoilt = written.clone();
+                let PieceData::Memory(payload) = &mut spoilt.data else { unreachable!() };
+                payload.head.as_mut_slice()[at] ^= 4;
+                assert!(FileHead::read(&spoilt).is_err(), "byte {at} of {length}");
+            }
+        }
+        let mut short = piece(FileEntry::truncate(5));
+        short.entry.length = 9;
+        assert!(FileHead::read(&short).is_err());
+    }
+}

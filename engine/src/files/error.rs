@@ -1,0 +1,114 @@
+//! What can go wrong with a file, by what a caller of POSIX would be told.
+
+use std::sync::Arc;
+
+use hlc::{Cut, Hlc};
+use storage::catalog::CatalogError;
+use storage::fig::FigError;
+
+use crate::error::EngineError;
+
+/// Why a file operation was not done.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FileError {
+    /// There is no such name, or was none at that moment.
+    #[error("no such file or directory. path={0}")]
+    NotFound(String),
+    /// The name is taken.
+    #[error("file exists. path={0}")]
+    Exists(String),
+    /// Something on the way, or what was to be a directory, is none.
+    #[error("not a directory. path={0}")]
+    NotDirectory(String),
+    /// It is a directory, and must not be one.
+    #[error("is a directory. path={0}")]
+    IsDirectory(String),
+    /// A directory that is to go or to be replaced has names in it.
+    #[error("directory not empty. path={0}")]
+    NotEmpty(String),
+    /// Nobody may do that.
+    #[error("operation not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// What was asked for cannot be.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// No file may become as long, or no write be.
+    #[error("file too large. offset={offset}, length={length}")]
+    TooLarge {
+        /// Where it was to be written.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// A name or a path is too long.
+    #[error("file name too long. bytes={0}")]
+    NameTooLong(usize),
+    /// The moment is not past yet: settle it first.
+    #[error("the moment is not past yet. asked={}, frontier={frontier}", .cut.bound())]
+    NotYet {
+        /// What was asked for.
+        cut: Cut,
+        /// How far the frontier is.
+        frontier: Hlc,
+    },
+    /// The disk took no write; there may be room later.
+    #[error("{0}")]
+    NoSpace(Arc<str>),
+    /// The disk fails, or the service is stopping.
+    #[error("{0}")]
+    Io(Arc<str>),
+    /// What is stored cannot be read.
+    #[error("stored file cannot be read: {0}")]
+    Corrupt(String),
+}
+
+impl FileError {
+    /// Linux's number for it.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FileError::NotPermitted(_) => 1,
+            FileError::NotFound(_) => 2,
+            FileError::Io(_) | FileError::Corrupt(_) => 5,
+            FileError::NotYet { .. } => 11,
+            FileError::Exists(_) => 17,
+            FileError::NotDirectory(_) => 20,
+            FileError::IsDirectory(_) => 21,
+            FileError::Invalid(_) => 22,
+            FileError::TooLarge { .. } => 27,
+            FileError::NoSpace(_) => 28,
+            FileError::NameTooLong(_) => 36,
+            FileError::NotEmpty(_) => 39,
+        }
+    }
+}
+
+impl From<CatalogError> for FileError {
+    fn from(error: CatalogError) -> FileError {
+        FileError::Io(error.to_string().into())
+    }
+}
+
+impl From<std::io::Error> for FileError {
+    fn from(error: std::io::Error) -> FileError {
+        FileError::Io(error.to_string().into())
+    }
+}
+
+impl From<FigError> for FileError {
+    fn from(error: FigError) -> FileError {
+        match error {
+            FigError::Read(error) => error.into(),
+            FigError::Damaged { .. } => FileError::Corrupt(error.to_string()),
+        }
+    }
+}
+
+impl From<EngineError> for FileError {
+    fn from(error: EngineError) -> FileError {
+        let why: Arc<str> = error.to_string().into();
+        match error {
+            EngineError::Disk(_) => FileError::NoSpace(why),
+            _ => FileError::Io(why),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What can happen to names and attributes: the entries of the files' log. `docs/FORMAT.md` has their
+//! layout.
+
+use serde::{Deserialize, Serialize};
+use storage::LogId;
+
+use super::error::FileError;
+
+/// Names and attributes of all files.
+pub(crate) const FILES_LOG: LogId = LogId(u64::MAX);
+/// The contents of the file with inode `n` are in the log this + `n`: far above the logs of
+/// partitions, which are numbered from below.
+const FIRST_CONTENTS_LOG: u64 = 1 << 48;
+
+/// An entry of [`FILES_LOG`].
+pub(crate) const KIND_FILE_EVENT: u8 = 32;
+/// Bytes of a file.
+pub(crate) const KIND_FILE_WRITE: u8 = 33;
+/// A new length of a file.
+pub(crate) const KIND_FILE_TRUNCATE: u8 = 34;
+/// An index of a file up to there.
+pub(crate) const KIND_FILE_CHECKPOINT: u8 = 35;
+
+/// Whether entries of `kind` are the files' business.
+pub(crate) fn is_file_kind(kind: u8) -> bool {
+    (KIND_FILE_EVENT..=KIND_FILE_CHECKPOINT).contains(&kind)
+}
+
+/// No name is longer, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Names a file, a directory or a link, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Inode(pub u64);
+
+impl Inode {
+    /// The directory in which all names begin. No event makes it.
+    pub const ROOT: Inode = Inode(1);
+
+    /// The one that the entry at `offset` of [`FILES_LOG`] makes: offsets are given once, so inodes
+    /// are too.
+    pub(crate) fn made_at(offset: storage::Offset) -> Inode {
+        Inode(offset.0 + 2)
+    }
+
+    pub(crate) fn contents_log(self) -> LogId {
+        LogId(FIRST_CONTENTS_LOG + self.0)
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileKind {
+    /// Bytes.
+    File,
+    /// Names.
+    Directory,
+    /// A path to elsewhere.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharacterDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+/// A time as POSIX has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct FileTime {
+    /// Since 1970.
+    pub seconds: i64,
+    /// And nanoseconds.
+    pub nanoseconds: u32,
+}
+
+impl From<hlc::Hlc> for FileTime {
+    /// The counter becomes a part of the millisecond: later stamps have later times.
+    fn from(stamp: hlc::Hlc) -> FileTime {
+        let (ms, counter) = (stamp.time().0, u64::from(stamp.logical()));
+        let nanoseconds = ms % 1000 * 1_000_000 + counter * 1_000_000 / (1 << 16);
+        FileTime { seconds: (ms / 1000) as i64, nanoseconds: nanoseconds as u32 }
+    }
+}
+
+/// One change. New variants go to the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Change {
+    /// An inode was made; it has no name yet.
+    Made { inode: Inode, kind: FileKind, mode: u32, uid: u32, gid: u32, device: u64 },
+    /// A name in a directory means this inode from now on, or nothing.
+    Named { parent: Inode, name: Vec<u8>, inode: Option<Inode> },
+    /// Attributes were set: those that are here.
+    Set { inode: Inode, set: SetAttributes },
+    /// Where a symbolic link leads.
+    Target { inode: Inode, target: Vec<u8> },
+    /// An extended attribute was set, or removed.
+    Extended { inode: Inode, name: Vec<u8>, value: Option<Vec<u8>> },
+}
+
+/// Attributes to set; the others stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SetAttributes {
+    /// The permissions.
+    pub mode: Option<u32>,
+    /// The owner.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// When its bytes are said to have changed last; a later write says otherwise.
+    pub modified: Option<FileTime>,
+    /// When it is said to have been read last.
+    pub accessed: Option<FileTime>,
+}
+
+/// What an entry of [`FILES_LOG`] carries, encoded with postcard: changes that happen at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileEvent {
+    pub(crate) changes: Vec<Change>,
+}
+
+impl FileEvent {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("an event can be encoded")
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<FileEvent, FileError> {
+        let event: FileEvent = postcard::from_bytes(bytes)
+            .map_err(|error| FileError::Corrupt(format!("decode file event: {error}")))?;
+        for change in &event.changes {
+            if let Change::Named { name, .. } | Change::Extended { name, .. } = change {
+                check_name(name).map_err(|error| FileError::Corrupt(error.to_string()))?;
+            }
+        }
+        Ok(event)
+    }
+}
+
+/// Whether `name` can stand in a directory.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), FileError> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(FileError::NameTooLong(name.len()));
+    }
+    if name.is_empty() || name == b"." || name == b".." {
+        return Err(FileError::Invalid("a name is not empty, `.` or `..`"));
+    }
+    if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+        return Err(FileError::Invalid("a name has no slash and no zero byte"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::{Hlc, SysTime};
+
+    use super::*;
+
+    /// The bytes on disk, held fast.
+    #[test]
+    fn an_event_is_encoded_as_the_format_says() {
+        let event = FileEvent {
+            changes: vec![
+                Change::Made {
+                    inode: Inode(300),
+                    kind: FileKind::Directory,
+                    mode: 0o755,
+                    uid: 1,
+                    gid: 2,
+                    device: 0,
+                },
+                Change::Named { parent: Inode(1), name: b"a".into(), inode: Some(Inode(300)) },
+                Change::Named { parent: Inode(1), name: b"b".into(), inode: None },
+                Change::Set {
+                    inode: Inode(2),
+                    set: SetAttributes {
+                        mode: Some(1),
+                        modified: Some(FileTime { seconds: -1, nanoseconds: 5 }),
+                        ..SetAttributes::default()
+                    },
+                },
+                Change::Target { inode: Inode(2), target: b"/t".into() },
+                Change::Extended { inode: Inode(2), name: b"x".into(), value: Some(b"v".into()) },
+            ],
+        };
+        let mut expected = vec![6, 0, 0xac, 2, 1, 0xed, 3, 1, 2, 0];
+        expected.extend([1, 1, 1, b'a', 1, 0xac, 2, 1, 1, 1, b'b', 0]);
+        expected
+            .extend([2, 2, 1, 1, 0, 0, 1, 1, 5, 0, 3, 2, 2, b'/', b't', 4, 2, 1, b'x', 1, 1, b'v']);
+        assert_eq!(event.encode(), expected);
+        assert_eq!(FileEvent::decode(&expected).unwrap(), event);
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_is_no_event() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 256]] {
+            let change = Change::Named { parent: Inode(1), name: name.into(), inode: None };
+            assert!(FileEvent::decode(&FileEvent { changes: vec![change] }.encode()).is_err());
+        }
+        assert!(FileEvent::decode(&[1, 99]).is_err());
+    }
+
+    #[test]
+    fn times_rise_with_stamps() {
+        let time = |ms, counter| FileTime::from(Hlc::new(SysTime(ms), counter));
+        assert_eq!(time(1999, 0), FileTime { seconds: 1, nanoseconds: 999_000_000 });
+        assert!(time(1999, 0) < time(1999, 1) && time(1999, u16::MAX) < time(2000, 0));
+    }
+}

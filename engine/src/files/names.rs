@@ -1,0 +1,329 @@
+//! Names and attributes, as they are and were: versions in the catalog, made from the entries of the
+//! files' log.
+//!
+//! Nobody is told of an event. Whoever looks first applies what the log has more than the catalog, in
+//! order: so a start reads on where the catalog stopped, a look finds every event that was answered,
+//! and an event that cannot be applied is an error for everybody instead of a hole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hlc::{Cut, Hlc};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use storage::catalog::{AppliedIn, Catalog, Changes};
+use storage::{Log, Offset};
+
+use super::error::FileError;
+use super::event::{
+    Change, FILES_LOG, FileEvent, FileKind, FileTime, Inode, KIND_FILE_EVENT, SetAttributes,
+};
+use crate::engine::Shared;
+
+/// With what the keys of files begin. The letters of groups are others.
+const PREFIX: u8 = b'f';
+/// A name: parent, then name, to inode.
+const NAME: u8 = b'd';
+/// What an inode is.
+const RECORD: u8 = b'i';
+/// When names of a directory changed.
+const TOUCHED: u8 = b'm';
+/// Where a symbolic link leads.
+const TARGET: u8 = b'l';
+/// An extended attribute.
+const EXTENDED: u8 = b'x';
+/// How many bytes of events are read at once.
+const READ_BYTES: usize = 1 << 20;
+
+fn key(letter: u8, inode: Inode, rest: &[u8]) -> Vec<u8> {
+    [&[PREFIX, letter], format!("{:016x}", inode.0).as_bytes(), rest].concat()
+}
+
+/// What the catalog holds of an inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) kind: FileKind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// How many names it has.
+    pub(crate) links: u32,
+    pub(crate) device: u64,
+    /// The directory that a directory is in.
+    pub(crate) parent: Inode,
+    /// When it was made.
+    pub(crate) born: u64,
+    /// What was said of when it was modified, and when that was said.
+    pub(crate) modified: Option<(FileTime, u64)>,
+    pub(crate) accessed: Option<FileTime>,
+}
+
+impl Record {
+    fn root() -> Record {
+        Record {
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 1,
+            device: 0,
+            parent: Inode::ROOT,
+            born: 0,
+            modified: None,
+            accessed: None,
+        }
+    }
+
+    fn set(&mut self, set: &SetAttributes, stamp: Hlc) {
+        self.mode = set.mode.unwrap_or(self.mode);
+        self.uid = set.uid.unwrap_or(self.uid);
+        self.gid = set.gid.unwrap_or(self.gid);
+        self.modified = set.modified.map(|time| (time, stamp.bits())).or(self.modified);
+        self.accessed = set.accessed.or(self.accessed);
+    }
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// The name; POSIX knows no encoding.
+    pub name: Vec<u8>,
+    /// What it means.
+    pub inode: Inode,
+    /// What that is.
+    pub kind: FileKind,
+}
+
+/// All names.
+pub(crate) struct Names {
+    log: Arc<Log>,
+    shared: Arc<Shared>,
+    /// The first offset that is not in the catalog yet.
+    next: Mutex<Offset>,
+}
+
+impl Names {
+    /// Reads on in `log`, which is [`FILES_LOG`], where the catalog stopped.
+    pub(crate) fn open(log: Arc<Log>, shared: Arc<Shared>) -> Result<Names, FileError> {
+        let catalog = shared.groups.catalog();
+        let next = match catalog.applied_in(FILES_LOG)? {
+            None => Offset(0),
+            Some(applied) => match log.entry_at(applied.offset)? {
+                Some(entry) if entry.stamp == applied.stamp => entry.end(),
+                _ => {
+                    tracing::warn!(
+                        "the catalog knows of files that the journal has not; it is rebuilt"
+                    );
+                    catalog.forget(&[PREFIX], FILES_LOG)?;
+                    Offset(0)
+                }
+            },
+        };
+        let names = Names { log, shared, next: Mutex::new(next) };
+        names.catch_up()?;
+        Ok(names)
+    }
+
+    fn catalog(&self) -> &Catalog {
+        self.shared.groups.catalog()
+    }
+
+    /// Applies what the log has more than the catalog.
+    pub(crate) fn catch_up(&self) -> Result<(), FileError> {
+        let mut next = self.next.lock();
+        let end = self.log.end();
+        while *next < end {
+            for piece in self.log.read(*next, end, READ_BYTES)? {
+                let (kind, at) = (piece.entry.kind, piece.entry.base.0);
+                if kind != KIND_FILE_EVENT {
+                    let why = format!("not an event of files. kind={kind}, entry={at}");
+                    return Err(FileError::Corrupt(why));
+                }
+                let event = FileEvent::decode(&piece.read()?)?;
+                let (offset, stamp) = (piece.entry.base, piece.entry.stamp);
+                let changes = Applying::new(self.catalog(), stamp).apply(&event)?;
+                self.catalog().apply_in(changes, FILES_LOG, AppliedIn { offset, stamp })?;
+                *next = piece.entry.end();
+            }
+        }
+        Ok(())
+    }
+
+    /// What an inode is, and since when it is so.
+    pub(crate) fn record(&self, inode: Inode, cut: Cut) -> Result<(Hlc, Record), FileError> {
+        record(self.catalog(), inode, cut)
+    }
+
+    /// What a name means.
+    pub(crate) fn lookup(
+        &self,
+        parent: Inode,
+        name: &[u8],
+        cut: Cut,
+    ) -> Result<Option<Inode>, FileError> {
+        lookup(self.catalog(), parent, name, cut)
+    }
+
+    /// The names in a directory, in the order of their bytes.
+    pub(crate) fn list(&self, parent: Inode, cut: Cut) -> Result<Vec<DirectoryEntry>, FileError> {
+        let prefix = key(NAME, parent, b"");
+        let mut found = Vec::new();
+        for (key, _, value) in self.catalog().scan(&prefix, cut)? {
+            let inode = decode(&value)?;
+            let (_, record) = self.record(inode, cut)?;
+            let name = key[prefix.len()..].to_vec();
+            found.push(DirectoryEntry { name, inode, kind: record.kind });
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn is_empty(&self, parent: Inode) -> Result<bool, FileError> {
+        Ok(self.catalog().scan(&key(NAME, parent, b""), Cut::ALL)?.is_empty())
+    }
+
+    /// When a directory's names changed last.
+    pub(crate) fn touched(&self, directory: Inode, cut: Cut) -> Result<Hlc, FileError> {
+        let found = self.catalog().get(&key(TOUCHED, directory, b""), cut)?;
+        Ok(found.map_or(Hlc::ZERO, |(stamp, _)| stamp))
+    }
+
+    /// Where a symbolic link leads.
+    pub(crate) fn target(&self, inode: Inode, cut: Cut) -> Result<Option<Vec<u8>>, FileError> {
+        Ok(self.catalog().get(&key(TARGET, inode, b""), cut)?.map(|(_, target)| target))
+    }
+
+    /// An extended attribute.
+    pub(crate) fn extended(
+        &self,
+        inode: Inode,
+        name: &[u8],
+        cut: Cut,
+    ) -> Result<Option<Vec<u8>>, FileError> {
+        Ok(self.catalog().get(&key(EXTENDED, inode, name), cut)?.map(|(_, value)| value))
+    }
+
+    /// The names of all extended attributes.
+    pub(crate) fn list_extended(&self, inode: Inode, cut: Cut) -> Result<Vec<Vec<u8>>, FileError> {
+        let prefix = key(EXTENDED, inode, b"");
+        let found = self.catalog().scan(&prefix, cut)?;
+        Ok(found.into_iter().map(|(key, ..)| key[prefix.len()..].to_vec()).collect())
+    }
+}
+
+fn decode<T: for<'a> Deserialize<'a>>(value: &[u8]) -> Result<T, FileError> {
+    postcard::from_bytes(value)
+        .map_err(|error| FileError::Corrupt(format!("decode the catalog's value: {error}")))
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("a value of the catalog can be encoded")
+}
+
+fn record(catalog: &Catalog, inode: Inode, cut: Cut) -> Result<(Hlc, Record), FileError> {
+    match catalog.get(&key(RECORD, inode, b""), cut)? {
+        Some((stamp, value)) => Ok((stamp, decode(&value)?)),
+        None if inode == Inode::ROOT => Ok((Hlc::ZERO, Record::root())),
+        None => Err(FileError::NotFound(format!("inode {}", inode.0))),
+    }
+}
+
+fn lookup(
+    catalog: &Catalog,
+    parent: Inode,
+    name: &[u8],
+    cut: Cut,
+) -> Result<Option<Inode>, FileError> {
+    let found = catalog.get(&key(NAME, parent, name), cut)?;
+    found.map(|(_, value)| decode(&value)).transpose()
+}
+
+/// One event on its way into the catalog. Its later changes see the earlier ones.
+struct Applying<'a> {
+    catalog: &'a Catalog,
+    stamp: Hlc,
+    changes: Changes,
+    records: BTreeMap<Inode, Record>,
+    names: BTreeMap<Vec<u8>, Option<Inode>>,
+}
+
+impl<'a> Applying<'a> {
+    fn new(catalog: &'a Catalog, stamp: Hlc) -> Applying<'a> {
+        let (changes, records, names) = Default::default();
+        Applying { catalog, stamp, changes, records, names }
+    }
+
+    fn apply(mut self, event: &FileEvent) -> Result<Changes, FileError> {
+        for change in &event.changes {
+            self.change(change)?;
+        }
+        for (inode, record) in &self.records {
+            self.changes.put(&key(RECORD, *inode, b""), self.stamp, Some(&encode(record)));
+        }
+        for (key, inode) in &self.names {
+            self.changes.put(key, self.stamp, inode.map(|inode| encode(&inode)).as_deref());
+        }
+        Ok(self.changes)
+    }
+
+    fn record(&mut self, inode: Inode) -> Result<&mut Record, FileError> {
+        if !self.records.contains_key(&inode) {
+            let (_, found) = record(self.catalog, inode, Cut::below(self.stamp))?;
+            self.records.insert(inode, found);
+        }
+        Ok(self.records.get_mut(&inode).expect("it was just put there"))
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), FileError> {
+        let stamp = self.stamp;
+        match change {
+            Change::Made { inode, kind, mode, uid, gid, device } => {
+                let record = Record {
+                    kind: *kind,
+                    mode: *mode,
+                    uid: *uid,
+                    gid: *gid,
+                    device: *device,
+                    born: stamp.bits(),
+                    links: 0,
+                    ..Record::root()
+                };
+                self.records.insert(*inode, record);
+            }
+            Change::Named { parent, name, inode } => self.name(*parent, name, *inode)?,
+            Change::Set { inode, set } => self.record(*inode)?.set(set, stamp),
+            Change::Target { inode, target } => {
+                self.changes.put(&key(TARGET, *inode, b""), stamp, Some(target));
+            }
+            Change::Extended { inode, name, value } => {
+                // It changes the inode too, by POSIX.
+                self.record(*inode)?;
+                self.changes.put(&key(EXTENDED, *inode, name), stamp, value.as_deref());
+            }
+        }
+        Ok(())
+    }
+
+    /// A name begins or ends to mean something: how many names an inode has, and the directory that
+    /// a directory is in, follow from that.
+    fn name(&mut self, parent: Inode, name: &[u8], new: Option<Inode>) -> Result<(), FileError> {
+        let key_of_name = key(NAME, parent, name);
+        let old = match self.names.get(&key_of_name) {
+            Some(old) => *old,
+            None => lookup(self.catalog, parent, name, Cut::below(self.stamp))?,
+        };
+        if let Some(old) = old {
+            let record = self.record(old)?;
+            record.links = record.links.saturating_sub(1);
+        }
+        if let Some(new) = new {
+            let record = self.record(new)?;
+            record.links += 1;
+            if record.kind == FileKind::Directory {
+                record.parent = parent;
+            }
+        }
+        self.names.insert(key_of_name, new);
+        self.changes.put(&key(TOUCHED, parent, b""), self.stamp, Some(b""));
+        Ok(())
+    }
+}
