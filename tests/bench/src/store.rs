@@ -54,6 +54,10 @@ pub(crate) struct StorageWork {
     #[arg(long, default_value = "256MiB")]
     bytes: ByteSize,
 
+    /// How much one round of `sustained` moves
+    #[arg(long, default_value = "8GiB")]
+    sustained_bytes: ByteSize,
+
     /// How long the longest history is, in entries
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     entries: u64,
@@ -67,6 +71,8 @@ pub(crate) struct StorageWork {
 enum Choice {
     /// Appending by size, beside write(2) (figure 7a)
     F28,
+    /// The same with more bytes than the page cache takes ahead of the disk
+    Sustained,
     /// First and second read of a cut, beside memcpy (figure 7a)
     F29,
     /// Persistence off, on, and synced (figure 9)
@@ -91,8 +97,9 @@ struct Experiment {
     run: fn(&Bench) -> Result<Findings>,
 }
 
-const EXPERIMENTS: [Experiment; 8] = [
+const EXPERIMENTS: [Experiment; 9] = [
     Experiment { choice: Choice::F28, name: "f28", run: append_rate::run },
+    Experiment { choice: Choice::Sustained, name: "sustained", run: append_rate::run_sustained },
     Experiment { choice: Choice::F29, name: "f29", run: cut_read::run },
     Experiment { choice: Choice::F32, name: "f32", run: persistence::run },
     Experiment { choice: Choice::F33, name: "f33", run: flush_size::run },
@@ -103,10 +110,12 @@ const EXPERIMENTS: [Experiment; 8] = [
 ];
 
 /// What an experiment works with.
+#[derive(Clone)]
 struct Bench {
     directory: PathBuf,
-    time: Duration,
+    turns: Turns,
     bytes: u64,
+    sustained_bytes: u64,
     entries: u64,
     source: Source,
 }
@@ -115,11 +124,6 @@ impl Bench {
     /// A new directory on the disk to measure.
     fn scratch(&self, name: &str) -> Result<Scratch> {
         Scratch::new(&self.directory, name)
-    }
-
-    /// As the command line asks.
-    fn turns(&self) -> Turns {
-        Turns { discard: 1, least: 3, time: self.time }
     }
 
     /// Touches memory that the page cache will want, and gives it back ([`crate::ballast`]): a run
@@ -134,8 +138,9 @@ impl Bench {
 pub(crate) fn run(work: &StorageWork, format: Format) -> Result<()> {
     let bench = Bench {
         directory: work.dir.clone(),
-        time: Duration::from_secs(work.seconds),
+        turns: Turns { discard: 1, least: 3, time: Duration::from_secs(work.seconds) },
         bytes: work.bytes.0,
+        sustained_bytes: work.sustained_bytes.0,
         entries: work.entries,
         source: Source::new(),
     };
@@ -168,7 +173,8 @@ fn write_results(path: &Path, work: &StorageWork, results: &Map<String, Value>) 
             "kernel": kernel.trim(),
             "memory_kib": read("/proc/meminfo").split_whitespace().nth(1),
         },
-        "seconds": work.seconds, "bytes": work.bytes.0, "entries": work.entries,
+        "seconds": work.seconds, "bytes": work.bytes.0,
+        "sustained_bytes": work.sustained_bytes.0, "entries": work.entries,
         "experiments": results,
     });
     let text = serde_json::to_string_pretty(&document)? + "\n";
@@ -194,8 +200,9 @@ mod tests {
         let scratch = Scratch::new(&std::env::temp_dir(), "test").unwrap();
         let bench = Bench {
             directory: scratch.path().to_owned(),
-            time: Duration::ZERO,
+            turns: Turns { discard: 0, least: 1, time: Duration::ZERO },
             bytes: 1 << 20,
+            sustained_bytes: 2 << 20,
             entries: 3_000,
             source: Source::new(),
         };

@@ -3,6 +3,8 @@
 //! Each length has as many logs as it takes to append the same number of entries everywhere while
 //! none grows by more than a tenth.
 
+use std::cell::Cell;
+
 use anyhow::Result;
 
 use super::Bench;
@@ -12,8 +14,8 @@ use super::rounds::{Round, Side, Stopwatch, Turns, take_turns};
 
 const LENGTHS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 const APPEND_BYTES: u64 = 16;
-/// How many appends a request has; also the most that one log takes in one round.
-const REQUEST: u64 = 10;
+/// How many appends a request has.
+const REQUEST: u64 = 100;
 const ROUNDS: u64 = 10;
 const IN_FLIGHT: usize = 2_000;
 const TAIL_BYTES: usize = 16 << 20;
@@ -24,7 +26,7 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
     let rig = Rig::open(scratch.path(), TAIL_BYTES)?;
     let lengths: Vec<u64> =
         LENGTHS.into_iter().filter(|length| *length <= bench.entries.max(LENGTHS[0])).collect();
-    let per_round = (bench.entries / 200).clamp(REQUEST, 10_000);
+    let per_round = (bench.entries / 200).clamp(REQUEST, 20_000);
     let sets: Vec<Set> = lengths.iter().map(|length| Set::new(*length, per_round)).collect();
     for set in &sets {
         set.fill(bench, &rig)?;
@@ -51,15 +53,18 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
 struct Set {
     length: u64,
     logs: u64,
+    /// How many requests there were: each goes to the next log.
+    requests: Cell<u64>,
 }
 
 impl Set {
     fn new(length: u64, per_round: u64) -> Set {
-        Set { length, logs: (per_round * ROUNDS).div_ceil(length / 10).max(1) }
+        let logs = (per_round * ROUNDS).div_ceil(length / 10).max(1);
+        Set { length, logs, requests: Cell::new(0) }
     }
 
     fn log(&self, nth: u64) -> u64 {
-        self.length * 1_000 + nth % self.logs
+        self.length * 10_000 + nth % self.logs
     }
 
     fn fill(&self, bench: &Bench, rig: &Rig) -> Result<()> {
@@ -75,7 +80,8 @@ impl Set {
     fn append(&self, bench: &Bench, rig: &Rig, count: u64) -> Result<Round> {
         let requests = count / REQUEST;
         let stopwatch = Stopwatch::start();
-        for request in 0..requests {
+        for _ in 0..requests {
+            let request = self.requests.replace(self.requests.get() + 1);
             let piece = |at| (self.log(request), bench.source.piece(request + at, APPEND_BYTES));
             rig.append_all((0..REQUEST).map(piece), Durability::Written, IN_FLIGHT);
         }

@@ -9,10 +9,12 @@ use anyhow::Result;
 use super::finding::{Findings, Goal};
 use super::plain::{BLOCK_BYTES, PlainFile, Through};
 use super::rig::{Durability, Rig};
-use super::rounds::{Measured, Round, Side, Stopwatch, take_turns};
+use super::rounds::{Measured, Round, Side, Stopwatch, Turns, take_turns};
 use super::{Bench, size_label};
+use crate::ballast::Ballast;
 
 const SIZES: [u64; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+const SUSTAINED_SIZES: [u64; 2] = [16 << 10, 1 << 20];
 /// What may be on its way to the writer: two groups.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
 const IN_FLIGHT_MAX: u64 = 4096;
@@ -29,7 +31,25 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
         if size.is_multiple_of(BLOCK_BYTES) {
             sides.push(Side::new("O_DIRECT", |_| plain(bench, size, Through::Direct)));
         }
-        let measured = take_turns(bench.turns(), sides)?;
+        let measured = take_turns(bench.turns, sides)?;
+        found.add(size as f64, &size_label(size), &measured);
+        found.goals.extend(goals(&measured, size));
+    }
+    Ok(found)
+}
+
+/// The same with more bytes than the kernel lets a writer be ahead of the disk: what `write(2)` gives
+/// when it cannot leave the work for later.
+pub(super) fn run_sustained(bench: &Bench) -> Result<Findings> {
+    let long = Bench { bytes: bench.sustained_bytes, ..bench.clone() };
+    let mut found = Findings::default();
+    for size in SUSTAINED_SIZES {
+        let sides = vec![
+            Side::new("write(2)", |_| plain(&long, size, Through::PageCache)),
+            Side::new("store, written", |_| store(&long, size, Durability::Written)),
+            Side::new("store, synced", |_| store(&long, size, Durability::Synced)),
+        ];
+        let measured = take_turns(Turns { discard: 0, ..bench.turns }, sides)?;
         found.add(size as f64, &size_label(size), &measured);
         found.goals.extend(goals(&measured, size));
     }
@@ -61,9 +81,10 @@ fn plain(bench: &Bench, size: u64, through: Through) -> Result<Round> {
     let scratch = bench.scratch("plain")?;
     let mut file = PlainFile::create(scratch.path(), through)?;
     let count = count(bench, size);
-    bench.warm_memory(count * size);
+    let memory = Ballast::touch(count * size);
     let stopwatch = Stopwatch::start();
     for nth in 0..count {
+        memory.make_room(size);
         file.write(&bench.source.piece(nth, size))?;
     }
     let round = Round::default().moved(&stopwatch, count * size);
@@ -85,9 +106,10 @@ pub(super) fn append_and_close(
 ) -> Result<Round> {
     let count = count(bench, size);
     let in_flight = (IN_FLIGHT_BYTES / size).clamp(2, IN_FLIGHT_MAX) as usize;
-    bench.warm_memory(count * size);
+    let memory = Ballast::touch(count * size);
     let stopwatch = Stopwatch::start();
     for nth in 0..count {
+        memory.make_room(size);
         rig.append(1, bench.source.piece(nth, size), how, in_flight);
     }
     rig.drain()?;

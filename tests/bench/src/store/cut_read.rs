@@ -109,7 +109,7 @@ fn from_memory(bench: &Bench, size: u64) -> Result<Vec<Measured>> {
         Side::new("memory, second pass", |nth| pass(&rig, history.cut(nth), MEMORY_READ_BYTES)),
         Side::new("memcpy", |_| Ok(copy(&plain))),
     ];
-    let measured = take_turns(bench.turns(), sides)?;
+    let measured = take_turns(bench.turns, sides)?;
     rig.close();
     Ok(measured)
 }
@@ -148,7 +148,7 @@ fn from_disk(bench: &Bench, size: u64) -> Result<Vec<Measured>> {
         }),
         Side::new("O_DIRECT reads", |_| read_files(scratch.path())),
     ];
-    take_turns(bench.turns(), sides)
+    take_turns(bench.turns, sides)
 }
 
 /// The store's files from their starts to their ends, around the page cache.

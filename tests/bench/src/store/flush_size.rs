@@ -27,7 +27,7 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
                 store(bench, flush, APPEND_BYTES, 2 * (flush / APPEND_BYTES) as usize)
             }),
         ];
-        let measured = take_turns(bench.turns(), sides)?;
+        let measured = take_turns(bench.turns, sides)?;
         found.add(flush as f64, &size_label(flush), &measured);
         let rate = |nth: usize| measured[nth].figure("MB/s");
         if let (Some(file), Some(group)) = (rate(0), rate(3)) {

@@ -20,7 +20,7 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
             Side::new("1 log", |_| append(bench, size, 1)),
             Side::new("1000 logs", |_| append(bench, size, LOGS)),
         ];
-        let measured = take_turns(bench.turns(), sides)?;
+        let measured = take_turns(bench.turns, sides)?;
         found.add(size as f64, &size_label(size), &measured);
         if let [Some(one), Some(many)] = [0, 1].map(|nth| measured[nth].figure("appends/s")) {
             let what = format!("{}, 1000 logs / 1 log", size_label(size));
