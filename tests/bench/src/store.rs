@@ -55,7 +55,7 @@ pub(crate) struct StorageWork {
     bytes: ByteSize,
 
     /// How much one round of `sustained` moves
-    #[arg(long, default_value = "8GiB")]
+    #[arg(long, default_value = "6GiB")]
     sustained_bytes: ByteSize,
 
     /// How long the longest history is, in entries
@@ -109,6 +109,8 @@ const EXPERIMENTS: [Experiment; 9] = [
     Experiment { choice: Choice::Seek, name: "seek", run: seek::run },
 ];
 
+const WARM_BYTES_MIN: u64 = 16 << 20;
+
 /// What an experiment works with.
 #[derive(Clone)]
 struct Bench {
@@ -126,10 +128,16 @@ impl Bench {
         Scratch::new(&self.directory, name)
     }
 
-    /// Touches memory that the page cache will want, and gives it back ([`crate::ballast`]): a run
-    /// that begins within two seconds is not charged for the hypervisor's work.
+    /// Touches memory that the page cache will want ([`crate::ballast`]), unless that is so little
+    /// that nobody will measure it.
+    fn memory(&self, bytes: u64) -> Ballast {
+        if bytes < WARM_BYTES_MIN { Ballast::none() } else { Ballast::touch(bytes) }
+    }
+
+    /// Touches memory and gives it back at once: a run that begins within two seconds is not charged
+    /// for the hypervisor's work.
     fn warm_memory(&self, bytes: u64) {
-        drop(Ballast::touch(bytes));
+        drop(self.memory(bytes));
     }
 }
 

@@ -11,10 +11,9 @@ use super::plain::{BLOCK_BYTES, PlainFile, Through};
 use super::rig::{Durability, Rig};
 use super::rounds::{Measured, Round, Side, Stopwatch, Turns, take_turns};
 use super::{Bench, size_label};
-use crate::ballast::Ballast;
 
 const SIZES: [u64; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
-const SUSTAINED_SIZES: [u64; 2] = [16 << 10, 1 << 20];
+const SUSTAINED_SIZES: [u64; 1] = [1 << 20];
 /// What may be on its way to the writer: two groups.
 const IN_FLIGHT_BYTES: u64 = 32 << 20;
 const IN_FLIGHT_MAX: u64 = 4096;
@@ -81,7 +80,7 @@ fn plain(bench: &Bench, size: u64, through: Through) -> Result<Round> {
     let scratch = bench.scratch("plain")?;
     let mut file = PlainFile::create(scratch.path(), through)?;
     let count = count(bench, size);
-    let memory = Ballast::touch(count * size);
+    let memory = bench.memory(count * size);
     let stopwatch = Stopwatch::start();
     for nth in 0..count {
         memory.make_room(size);
@@ -106,7 +105,7 @@ pub(super) fn append_and_close(
 ) -> Result<Round> {
     let count = count(bench, size);
     let in_flight = (IN_FLIGHT_BYTES / size).clamp(2, IN_FLIGHT_MAX) as usize;
-    let memory = Ballast::touch(count * size);
+    let memory = bench.memory(count * size);
     let stopwatch = Stopwatch::start();
     for nth in 0..count {
         memory.make_room(size);
