@@ -1,5 +1,6 @@
 //! F29: all logs are read at a cut that nobody asked for before, and again at the same cut; from
-//! memory beside `memcpy`, and from the disk beside O_DIRECT reads of the same file.
+//! memory beside `memcpy`, and from the disk, as the journal has it (*unfiled*) and sorted by log
+//! (*filed*), beside O_DIRECT reads of the same files.
 //!
 //! "Read" is: find where the cut lies in each log, read up to there, and copy the bytes out.
 
@@ -23,7 +24,8 @@ const LOGS: u64 = 100;
 const MEMORY_READ_BYTES: usize = 64 << 10;
 /// What a consumer asks for at once by default.
 const DISK_READ_BYTES: usize = 1 << 20;
-/// Small entries of one log lie far apart until they are filed; so fewer of them are read.
+/// Entries of one log lie apart in the journal until they are filed: small ones far apart for their
+/// size, so fewer of them are read.
 const DISK_ENTRIES_MAX: u64 = 64 << 10;
 const SMALL_TAIL_BYTES: usize = 1 << 20;
 
@@ -31,27 +33,27 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
     let mut found = Findings::default();
     for size in SIZES {
         let memory = from_memory(bench, size)?;
-        let disk = from_disk(bench, size)?;
-        found.goals.extend(goals(&memory, &disk, size));
-        found.add(size as f64, &size_label(size), &memory);
-        found.add(size as f64, &size_label(size), &disk);
+        let unfiled = from_disk(bench, size, "unfiled")?;
+        let filed = from_disk(bench, size, "filed")?;
+        for (name, measured) in [("memory", memory), ("unfiled", unfiled), ("filed", filed)] {
+            found.goals.extend(goals(name, &measured, size));
+            found.add(size as f64, &size_label(size), &measured);
+        }
     }
     Ok(found)
 }
 
-fn goals(memory: &[Measured], disk: &[Measured], size: u64) -> Vec<Goal> {
+fn goals(name: &str, sides: &[Measured], size: u64) -> Vec<Goal> {
     let mut goals = Vec::new();
-    for (name, sides) in [("memory", memory), ("disk", disk)] {
-        let rates = [0, 1, 2].map(|nth| sides[nth].figure("MB/s"));
-        let [Some(first), Some(second), Some(copied)] = rates else { continue };
-        if size > 16 << 10 {
-            let what = format!("{}, from {name}, first pass / second", size_label(size));
-            goals.push(Goal::at_least(0.96, what, first.over(second)));
-        }
-        if name == "memory" && size >= 64 << 10 {
-            let what = format!("{}, from memory, first pass / memcpy", size_label(size));
-            goals.push(Goal::at_least(0.6, what, first.over(copied)));
-        }
+    let rates = [0, 1, 2].map(|nth| sides[nth].figure("MB/s"));
+    let [Some(first), Some(second), Some(beside)] = rates else { return goals };
+    if size > 16 << 10 {
+        let what = format!("{}, {name}, first pass / second", size_label(size));
+        goals.push(Goal::at_least(0.96, what, first.over(second)));
+    }
+    if name == "memory" && size >= 64 << 10 {
+        let what = format!("{}, {name}, first pass / memcpy", size_label(size));
+        goals.push(Goal::at_least(0.6, what, first.over(beside)));
     }
     goals
 }
@@ -124,29 +126,32 @@ fn copy(bytes: &[u8]) -> Round {
     Round::default().moved(&stopwatch, bytes.len() as u64)
 }
 
-fn from_disk(bench: &Bench, size: u64) -> Result<Vec<Measured>> {
-    let scratch = bench.scratch("disk")?;
+fn from_disk(bench: &Bench, size: u64, name: &str) -> Result<Vec<Measured>> {
+    let scratch = bench.scratch(name)?;
     let count = (bench.bytes / size).clamp(LOGS, DISK_ENTRIES_MAX);
-    let rig = Rig::open(scratch.path(), SMALL_TAIL_BYTES)?;
+    let rig = Rig::open_unfiled(scratch.path(), SMALL_TAIL_BYTES)?;
     let history = History::write(bench, &rig, size, count)?;
+    if name == "filed" {
+        rig.file()?;
+    }
     rig.close();
     // Every first pass is that of a store which was just opened; the second follows it.
     let opened = std::cell::RefCell::new(None);
     let sides = vec![
-        Side::new("disk, first pass", |nth| {
+        Side::new(&format!("{name}, first pass"), |nth| {
             drop(opened.take());
-            let rig = Rig::open(scratch.path(), SMALL_TAIL_BYTES)?;
+            let rig = Rig::open_unfiled(scratch.path(), SMALL_TAIL_BYTES)?;
             forget_cached(scratch.path())?;
             let round = pass(&rig, history.cut(nth), DISK_READ_BYTES)?;
             opened.replace(Some(rig));
             Ok(round)
         }),
-        Side::new("disk, second pass", |nth| {
+        Side::new(&format!("{name}, second pass"), |nth| {
             let opened = opened.borrow();
             let rig = opened.as_ref().expect("the first pass opened a store");
             pass(rig, history.cut(nth), DISK_READ_BYTES)
         }),
-        Side::new("O_DIRECT reads", |_| read_files(scratch.path())),
+        Side::new(&format!("{name}, O_DIRECT reads of its files"), |_| read_files(scratch.path())),
     ];
     take_turns(bench.turns, sides)
 }

@@ -50,6 +50,10 @@ impl Disk for NullDisk {
         }
     }
 
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.kept.rename(from, to)
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         self.kept.sync_names()
     }
@@ -82,6 +86,10 @@ impl DiskFile for NullFile {
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         self.length.store(length, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn punch(&self, _: std::ops::Range<u64>) -> io::Result<()> {
         Ok(())
     }
 

@@ -10,14 +10,13 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use hlc::{Cut, Hlc, OsClock, UserTime};
 use storage::disk::{Disk, RealDisk};
-use storage::journal::{LoadBuffer, Segment};
 use storage::{
-    Append, LogId, Offset, Options, Payload, Piece, PieceData, Replay, Replayed, Results, Stage,
-    Store,
+    Append, DataFile, LoadBuffer, LogId, Offset, Options, Payload, Piece, PieceData, Replay,
+    Replayed, Results, Stage, Store,
 };
 
 pub(crate) use storage::Durability;
@@ -39,13 +38,25 @@ impl Stage for Accept {
     fn commit(&mut self) {}
 
     fn rollback(&mut self) {}
+
+    fn state(&self) -> Vec<u8> {
+        Vec::new()
+    }
 }
 
 struct Forget;
 
 impl Replay for Forget {
+    fn restore(&mut self, _: &[u8]) -> std::io::Result<()> {
+        Ok(())
+    }
+
     fn entry(&mut self, _: &Replayed<'_>) -> std::io::Result<()> {
         Ok(())
+    }
+
+    fn state(&self) -> Vec<u8> {
+        Vec::new()
     }
 }
 
@@ -110,11 +121,21 @@ impl Rig {
         Rig::open_on(Arc::new(disk), options)
     }
 
+    /// [`Rig::open`], of a store that files nothing until it is told to.
+    pub(crate) fn open_unfiled(directory: &Path, tail_bytes: usize) -> Result<Rig> {
+        let disk = RealDisk::open(directory)?;
+        let options =
+            Options { tail_bytes_max: tail_bytes, tended_by_hand: true, ..Options::default() };
+        Rig::open_on(Arc::new(disk), options)
+    }
+
     /// A store whose files no one reads: its segments are never sealed.
     pub(crate) fn open_unread(disk: Arc<dyn Disk>, tail_bytes: usize) -> Result<Rig> {
         let options = Options {
             tail_bytes_max: tail_bytes,
             segment_bytes_max: 1 << 40,
+            segment_frames_max: u64::MAX,
+            tended_by_hand: true,
             ..Options::default()
         };
         Rig::open_on(disk, options)
@@ -166,6 +187,13 @@ impl Rig {
         }
     }
 
+    /// Ends the segment that is being written, and indexes and files all there is.
+    pub(crate) fn file(&self) -> Result<()> {
+        self.store.seal();
+        self.store.sync()?;
+        Ok(self.store.tend()?)
+    }
+
     /// Syncs and closes; nothing may be on its way.
     pub(crate) fn close(self) {
         self.store.close();
@@ -185,14 +213,13 @@ impl Rig {
     /// The stamps of a log's first and last entries.
     pub(crate) fn span(&self, log: u64) -> Result<(Hlc, Hlc)> {
         let log = self.store.log(LogId(log));
-        let first = log.entry_at(Offset(0)).context("the log is empty")?;
-        let last = log.last_entry().context("the log is empty")?;
-        Ok((first.stamp, last.stamp))
+        let first = log.entry_at(Offset(0))?.context("the log is empty")?;
+        Ok((first.stamp, log.tip().stamp))
     }
 
     /// The first offset of the log that is not in the cut.
     pub(crate) fn offset_at(&self, log: u64, cut: Cut) -> Result<u64> {
-        Ok(self.store.log(LogId(log)).offset_at(cut).0)
+        Ok(self.store.log(LogId(log)).offset_at(cut)?.0)
     }
 
     /// Reads a log from its start up to `cut`, `request_bytes` at once; how many bytes that was.
@@ -204,10 +231,10 @@ impl Rig {
         reader: &mut Reader,
     ) -> Result<u64> {
         let log = self.store.log(LogId(log));
-        let end = log.offset_at(cut);
+        let end = log.offset_at(cut)?;
         let (mut from, mut bytes) = (Offset(0), 0);
         while from < end {
-            let pieces = log.read(from, end, request_bytes);
+            let pieces = log.read(from, end, request_bytes)?;
             let last = pieces.last().ok_or_else(|| anyhow!("a log ends before its cut"))?;
             from = last.entry.end();
             bytes += reader.take(&pieces)?;
@@ -248,10 +275,10 @@ impl Reader {
                     self.out.extend_from_slice(&payload.rest);
                     left = &left[1..];
                 }
-                PieceData::File(segment) => {
-                    let run = run_length(left, segment);
-                    self.load(segment, &left[..run])?;
-                    left = &left[run..];
+                PieceData::File { file, at } => {
+                    let (run, length) = run_of(left, file, *at);
+                    self.load(file, *at, length, run)?;
+                    left = &left[run.len()..];
                 }
             }
         }
@@ -259,30 +286,34 @@ impl Reader {
         Ok(self.out.len() as u64)
     }
 
-    fn load(&mut self, segment: &Arc<Segment>, run: &[Piece]) -> Result<()> {
-        let start = run[0].entry.position;
-        let end =
-            run.last().map_or(start, |last| last.entry.position + u64::from(last.entry.length));
-        let length = (end - start) as usize;
-        if !segment.load_cached(&mut self.buffer, start, length)? {
-            segment.load(&mut self.buffer, start, length)?;
+    /// As the broker does it: what comes from a file is checked.
+    fn load(&mut self, file: &DataFile, start: u64, length: usize, run: &[Piece]) -> Result<()> {
+        if !file.load_cached(&mut self.buffer, start, length)? {
+            file.load(&mut self.buffer, start, length)?;
         }
         for piece in run {
-            let from = (piece.entry.position - start) as usize;
+            let PieceData::File { at, .. } = &piece.data else { continue };
+            let from = (at - start) as usize;
             let bytes = &self.buffer.bytes()[from..from + piece.entry.length as usize];
+            ensure!(crc32c::crc32c(bytes) == piece.entry.payload_crc, "{} is damaged", file.name);
             self.out.extend_from_slice(bytes);
         }
         Ok(())
     }
 }
 
-/// How many of the first pieces lie in one file and close together.
-fn run_length(pieces: &[Piece], segment: &Arc<Segment>) -> usize {
-    let start = pieces[0].entry.position;
-    let belongs = |piece: &&Piece| {
-        let end = piece.entry.position + u64::from(piece.entry.length);
-        let is_close = end.checked_sub(start).is_some_and(|span| span <= RUN_BYTES_MAX as u64);
-        is_close && matches!(&piece.data, PieceData::File(of) if Arc::ptr_eq(of, segment))
-    };
-    pieces.iter().take_while(belongs).count().max(1)
+/// The first pieces, as far as they lie in one file and close together from `start` on; and the
+/// length of what has to be read for them.
+fn run_of<'a>(pieces: &'a [Piece], file: &Arc<DataFile>, start: u64) -> (&'a [Piece], usize) {
+    let (mut count, mut length) = (0, 0);
+    for piece in pieces {
+        let PieceData::File { file: of, at } = &piece.data else { break };
+        let Some(from) = at.checked_sub(start) else { break };
+        let end = from as usize + piece.entry.length as usize;
+        if !Arc::ptr_eq(of, file) || (count > 0 && end > RUN_BYTES_MAX) {
+            break;
+        }
+        (count, length) = (count + 1, length.max(end));
+    }
+    (&pieces[..count], length)
 }
