@@ -3,6 +3,9 @@
 //! costs. It knows the wire and `/proc`, and nothing of what is inside the broker; so Apache Kafka is
 //! measured by the same means as Freezeframe, and beside it.
 //!
+//! One command is of another kind: `storage` measures the storage crate itself, beside plain files on
+//! the same disk ([`store`]).
+//!
 //! It must not be what limits the run. Requests are made beforehand ([`sender`]), and answers are read
 //! into the same buffer ([`connection`]); what it uses of CPU is reported with every result, and where
 //! that is near one core a thread, the number is ours and not the broker's.
@@ -21,6 +24,7 @@ mod report;
 mod sender;
 mod size;
 mod startup;
+mod store;
 mod sweep;
 mod target;
 mod topic;
@@ -37,6 +41,7 @@ use crate::{
     produce::ProduceWork,
     report::{Format, Report, median_of, show, show_all},
     startup::StartupWork,
+    store::{ChildWork, StorageWork},
     sweep::SweepWork,
     target::{FormatArgs, Target, TargetArgs},
 };
@@ -59,13 +64,17 @@ Examples:
   Ours beside Apache Kafka, in turn:
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 --rounds 5 \\
         produce --like java --bytes 1GiB
+  The storage crate beside plain files, by the experiments of the paper on FFFS:
+    freezeframe-bench storage all --dir /tmp --seconds 10 --results storage.json
 
 MB and GB are of values, in powers of ten. A broker's CPU is read when the last answer is there, and
 again a moment later (\"settled\"). `client CPU` is what this program used.";
 
 #[derive(Parser)]
 #[command(name = "freezeframe-bench", version, after_help = EXAMPLES)]
-#[command(about = "Measures a Kafka-protocol broker: throughput, CPU, memory, latency, start")]
+#[command(
+    about = "Measures Kafka-protocol brokers and our storage: throughput, CPU, memory, latency, start"
+)]
 struct Arguments {
     #[command(flatten)]
     format: FormatArgs,
@@ -88,6 +97,11 @@ enum Subject {
     Sweep(Aimed<SweepWork>),
     /// The same measurement of two brokers in turn
     Compare(CompareWork),
+    /// The storage crate itself, beside plain files on the same disk
+    Storage(StorageWork),
+    /// What `storage` has a process of its own do
+    #[command(hide = true)]
+    StorageChild(ChildWork),
 }
 
 /// Some work, and the broker to do it with.
@@ -122,6 +136,8 @@ fn run(arguments: Arguments) -> Result<()> {
             Ok(())
         }
         Subject::Compare(work) => compare::run(&work, format),
+        Subject::Storage(work) => store::run(&work, format),
+        Subject::StorageChild(work) => store::run_child(&work),
     }
 }
 
@@ -158,6 +174,8 @@ mod tests {
             "latency --rate 1000 --size 100 --seconds 20 --acks all",
             "startup --command x --rounds 5",
             "sweep --sizes 100,1KiB --acks 1,all --partitions 1,100 --json",
+            "storage all --dir /tmp --seconds 10 --results storage.json",
+            "storage f28 --bytes 64MiB --json",
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
         ] {
             let words = ["bench"].into_iter().chain(line.split(' '));

@@ -1,0 +1,182 @@
+//! F29: all logs are read at a cut that nobody asked for before, and again at the same cut; from
+//! memory beside `memcpy`, and from the disk, as the journal has it (*unfiled*) and sorted by log
+//! (*filed*), beside O_DIRECT reads of the same files.
+//!
+//! "Read" is: find where the cut lies in each log, read up to there, and copy the bytes out.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::Result;
+use bytes::Bytes;
+use hlc::Cut;
+
+use super::finding::{Findings, Goal};
+use super::plain::{BLOCK_BYTES, forget_cached};
+use super::rig::{Durability, Reader, Rig};
+use super::rounds::{Measured, Round, Side, Stopwatch, take_turns};
+use super::{Bench, size_label};
+
+const SIZES: [u64; 4] = [1 << 10, 16 << 10, 64 << 10, 256 << 10];
+const LOGS: u64 = 100;
+/// What a reader of memory asks for at once, and what `memcpy` copies.
+const MEMORY_READ_BYTES: usize = 64 << 10;
+/// What a consumer asks for at once by default.
+const DISK_READ_BYTES: usize = 1 << 20;
+/// Entries of one log lie apart in the journal until they are filed: small ones far apart for their
+/// size, so fewer of them are read.
+const DISK_ENTRIES_MAX: u64 = 64 << 10;
+const SMALL_TAIL_BYTES: usize = 1 << 20;
+
+pub(super) fn run(bench: &Bench) -> Result<Findings> {
+    let mut found = Findings::default();
+    for size in SIZES {
+        let memory = from_memory(bench, size)?;
+        let unfiled = from_disk(bench, size, "unfiled")?;
+        let filed = from_disk(bench, size, "filed")?;
+        for (name, measured) in [("memory", memory), ("unfiled", unfiled), ("filed", filed)] {
+            found.goals.extend(goals(name, &measured, size));
+            found.add(size as f64, &size_label(size), &measured);
+        }
+    }
+    Ok(found)
+}
+
+fn goals(name: &str, sides: &[Measured], size: u64) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    let rates = [0, 1, 2].map(|nth| sides[nth].figure("MB/s"));
+    let [Some(first), Some(second), Some(beside)] = rates else { return goals };
+    if size > 16 << 10 {
+        let what = format!("{}, {name}, first pass / second", size_label(size));
+        goals.push(Goal::at_least(0.96, what, first.over(second)));
+    }
+    if name == "memory" && size >= 64 << 10 {
+        let what = format!("{}, {name}, first pass / memcpy", size_label(size));
+        goals.push(Goal::at_least(0.6, what, first.over(beside)));
+    }
+    goals
+}
+
+/// What was appended, and cuts of it: none admits less than four fifths.
+struct History {
+    cuts: Vec<Cut>,
+}
+
+impl History {
+    /// Every payload has memory of its own, as those that come over the network.
+    fn write(bench: &Bench, rig: &Rig, size: u64, count: u64) -> Result<History> {
+        let mut cuts = Vec::new();
+        let step = (count / 100).max(1);
+        for nth in 0..count {
+            let payload = Bytes::copy_from_slice(&bench.source.piece(nth, size));
+            rig.append(nth % LOGS, payload, Durability::Written, 1_000);
+            if nth >= count * 4 / 5 && nth % step == 0 {
+                rig.drain()?;
+                cuts.push(Cut::through(rig.newest()));
+            }
+        }
+        rig.drain()?;
+        cuts.push(Cut::through(rig.newest()));
+        Ok(History { cuts })
+    }
+
+    /// Another one for every round.
+    fn cut(&self, round: usize) -> Cut {
+        self.cuts[round % self.cuts.len()]
+    }
+}
+
+fn pass(rig: &Rig, cut: Cut, request_bytes: usize) -> Result<Round> {
+    let mut reader = Reader::default();
+    let mut bytes = 0;
+    let stopwatch = Stopwatch::start();
+    for log in 0..LOGS {
+        bytes += rig.read_cut(log, cut, request_bytes, &mut reader)?;
+    }
+    Ok(Round::default().moved(&stopwatch, bytes))
+}
+
+fn from_memory(bench: &Bench, size: u64) -> Result<Vec<Measured>> {
+    let scratch = bench.scratch("memory")?;
+    let count = (bench.bytes / size).max(LOGS);
+    let overhead = 1 << 10;
+    let rig = Rig::open(scratch.path(), ((size + overhead) * count) as usize)?;
+    let history = History::write(bench, &rig, size, count)?;
+    // As much memory as the entries take, so that caches help neither.
+    let plain: Vec<u8> =
+        bench.source.bytes().iter().copied().cycle().take((size * count) as usize).collect();
+    let sides = vec![
+        Side::new("memory, first pass", |nth| pass(&rig, history.cut(nth), MEMORY_READ_BYTES)),
+        Side::new("memory, second pass", |nth| pass(&rig, history.cut(nth), MEMORY_READ_BYTES)),
+        Side::new("memcpy", |_| Ok(copy(&plain))),
+    ];
+    let measured = take_turns(bench.turns, sides)?;
+    rig.close();
+    Ok(measured)
+}
+
+fn copy(bytes: &[u8]) -> Round {
+    let mut out = vec![0; MEMORY_READ_BYTES];
+    let stopwatch = Stopwatch::start();
+    for piece in bytes.chunks(MEMORY_READ_BYTES) {
+        out[..piece.len()].copy_from_slice(piece);
+        std::hint::black_box(&out);
+    }
+    Round::default().moved(&stopwatch, bytes.len() as u64)
+}
+
+fn from_disk(bench: &Bench, size: u64, name: &str) -> Result<Vec<Measured>> {
+    let scratch = bench.scratch(name)?;
+    let count = (bench.bytes / size).clamp(LOGS, DISK_ENTRIES_MAX);
+    let rig = Rig::open_unfiled(scratch.path(), SMALL_TAIL_BYTES)?;
+    let history = History::write(bench, &rig, size, count)?;
+    if name == "filed" {
+        rig.file()?;
+    }
+    rig.close();
+    // Every first pass is that of a store which was just opened; the second follows it.
+    let opened = std::cell::RefCell::new(None);
+    let sides = vec![
+        Side::new(&format!("{name}, first pass"), |nth| {
+            drop(opened.take());
+            let rig = Rig::open_unfiled(scratch.path(), SMALL_TAIL_BYTES)?;
+            forget_cached(scratch.path())?;
+            let round = pass(&rig, history.cut(nth), DISK_READ_BYTES)?;
+            opened.replace(Some(rig));
+            Ok(round)
+        }),
+        Side::new(&format!("{name}, second pass"), |nth| {
+            let opened = opened.borrow();
+            let rig = opened.as_ref().expect("the first pass opened a store");
+            pass(rig, history.cut(nth), DISK_READ_BYTES)
+        }),
+        Side::new(&format!("{name}, O_DIRECT reads of its files"), |_| read_files(scratch.path())),
+    ];
+    take_turns(bench.turns, sides)
+}
+
+/// The store's files from their starts to their ends, around the page cache.
+fn read_files(directory: &Path) -> Result<Round> {
+    let block = BLOCK_BYTES as usize;
+    let mut memory = vec![0; DISK_READ_BYTES + block];
+    let from = memory.as_ptr().align_offset(block);
+    let buffer = &mut memory[from..from + DISK_READ_BYTES];
+    let mut bytes = 0;
+    let stopwatch = Stopwatch::start();
+    for entry in std::fs::read_dir(directory)? {
+        let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+        let file: File =
+            std::fs::OpenOptions::new().read(true).custom_flags(direct).open(entry?.path())?;
+        let mut at = 0;
+        loop {
+            let read = file.read_at(buffer, at)?;
+            at += read as u64;
+            if read < buffer.len() {
+                break;
+            }
+        }
+        bytes += at;
+    }
+    Ok(Round::default().moved(&stopwatch, bytes))
+}

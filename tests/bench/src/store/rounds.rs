@@ -1,0 +1,157 @@
+//! Measuring several ways of doing the same in turn, A B A B …, so that the weather hits all.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::spread::Spread;
+
+const ROUNDS_MAX: usize = 15;
+
+/// Wall time and this process's CPU time since a moment.
+pub(crate) struct Stopwatch {
+    began: Instant,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch { cpu: cpu(), began: Instant::now() }
+    }
+
+    pub(crate) fn wall(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(crate) fn cpu(&self) -> Duration {
+        cpu().saturating_sub(self.cpu)
+    }
+}
+
+/// What all threads of this process have used. What the kernel writes back later is not in it.
+fn cpu() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// The figures of one round of one side.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Round(pub(crate) Vec<(&'static str, f64)>);
+
+impl Round {
+    pub(crate) fn with(mut self, name: &'static str, value: f64) -> Round {
+        self.0.push((name, value));
+        self
+    }
+
+    /// The rate and the cost of moving `bytes`, read now.
+    pub(crate) fn moved(self, stopwatch: &Stopwatch, bytes: u64) -> Round {
+        self.rate(stopwatch, bytes, "MB/s", "CPU s/GB")
+    }
+
+    /// [`Round::moved`], by the time when all of it is on stable storage.
+    pub(crate) fn synced(self, stopwatch: &Stopwatch, bytes: u64) -> Round {
+        self.rate(stopwatch, bytes, "MB/s with the last sync", "CPU s/GB with the last sync")
+    }
+
+    fn rate(
+        self,
+        stopwatch: &Stopwatch,
+        bytes: u64,
+        rate: &'static str,
+        cost: &'static str,
+    ) -> Round {
+        let (wall, cpu) = (stopwatch.wall().as_secs_f64(), stopwatch.cpu().as_secs_f64());
+        self.with(rate, bytes as f64 / 1e6 / wall).with(cost, cpu / (bytes as f64 / 1e9))
+    }
+}
+
+/// One way of doing it.
+pub(crate) struct Side<'a> {
+    pub(crate) name: String,
+    run: Box<dyn FnMut(usize) -> Result<Round> + 'a>,
+}
+
+impl<'a> Side<'a> {
+    /// `run` is told the number of the round.
+    pub(crate) fn new(name: &str, run: impl FnMut(usize) -> Result<Round> + 'a) -> Side<'a> {
+        Side { name: name.to_owned(), run: Box::new(run) }
+    }
+}
+
+/// How often each side is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns {
+    /// Rounds before those that count.
+    pub(crate) discard: usize,
+    pub(crate) least: usize,
+    /// More rounds begin until this has passed.
+    pub(crate) time: Duration,
+}
+
+/// What a side's rounds found.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    pub(crate) figures: Vec<(&'static str, Spread)>,
+}
+
+impl Measured {
+    pub(crate) fn figure(&self, name: &str) -> Option<&Spread> {
+        self.figures.iter().find(|(of, _)| *of == name).map(|(_, spread)| spread)
+    }
+
+    fn of(name: String, rounds: &[Round]) -> Measured {
+        let names = rounds.first().map_or(&[][..], |round| &round.0);
+        let values = |nth: usize| rounds.iter().map(|round| round.0[nth].1).collect();
+        let figures = names.iter().enumerate();
+        let figures = figures
+            .filter_map(|(nth, (name, _))| Some((*name, Spread::of(values(nth))?)))
+            .collect();
+        Measured { name, figures }
+    }
+}
+
+/// Measures every side in every round. Before each, what was written earlier goes to the disk.
+pub(crate) fn take_turns(turns: Turns, mut sides: Vec<Side<'_>>) -> Result<Vec<Measured>> {
+    let mut rounds = vec![Vec::new(); sides.len()];
+    let began = Instant::now();
+    for nth in 0..turns.discard + ROUNDS_MAX.max(turns.least) {
+        if nth >= turns.discard + turns.least && began.elapsed() >= turns.time {
+            break;
+        }
+        for (side, rounds) in sides.iter_mut().zip(&mut rounds) {
+            rustix::fs::sync();
+            let round = (side.run)(nth)?;
+            if nth >= turns.discard {
+                rounds.push(round);
+            }
+        }
+    }
+    let named = sides.into_iter().map(|side| side.name).zip(rounds);
+    Ok(named.map(|(name, rounds)| Measured::of(name, &rounds)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_take_turns_and_the_first_rounds_do_not_count() {
+        let order = std::cell::RefCell::new(Vec::new());
+        let side = |name: &'static str| {
+            let order = &order;
+            Side::new(name, move |nth| {
+                order.borrow_mut().push((name, nth));
+                Ok(Round::default().with("nth", nth as f64))
+            })
+        };
+        let turns = Turns { discard: 1, least: 2, time: Duration::ZERO };
+        let measured = take_turns(turns, vec![side("a"), side("b")]).unwrap();
+        let expected = [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)];
+        assert_eq!(*order.borrow(), expected);
+        assert_eq!(measured[1].figure("nth"), Spread::of(vec![1.0, 2.0]).as_ref());
+        assert_eq!(measured[1].figure("other"), None);
+    }
+}
