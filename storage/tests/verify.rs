@@ -552,3 +552,25 @@ fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
     assert_eq!(verification(&report).proofs.len(), 3);
     assert!(verification(&report).head().is_some());
 }
+
+#[test]
+fn f41_the_chain_goes_on_behind_what_was_given_up_as_a_whole() {
+    let disk = a_filed_store();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).end()));
+    rig.store.give_up(&starts).unwrap();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+        rig.store.tend().unwrap();
+    }
+    assert_eq!(has(&disk, ".filed"), [""; 0], "nothing is left of what the proofs speak of");
+    for index in 0..PER_SEGMENT as u8 {
+        let one = append(u64::from(index % 3), &[index; PAYLOAD]);
+        rig.append(vec![one], Durability::Synced).remove(0).unwrap();
+    }
+    rig.store.tend().unwrap();
+    rig.store.close();
+    let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(verification(&report).proofs.len(), 4);
+}

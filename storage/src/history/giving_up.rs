@@ -13,7 +13,6 @@ use crate::journal::FRAME_BYTES;
 use crate::log::{Beginning, LogId, Offset};
 use crate::manifest::Horizon;
 use crate::part::{Layout, Part};
-use crate::proof::proof_name;
 
 /// What a round of freeing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -187,9 +186,7 @@ impl History {
                 log.set_beginning(Beginning { horizon, base: log.base() });
             }
         }
-        for part in &gone {
-            remove_if_there(&*self.disk, &proof_name(part.start))?;
-        }
+        // Their proofs stay: the chain runs through them.
         let names = gone.iter().map(|part| part.data().name.clone()).collect();
         self.remove_files(names, freed)
     }

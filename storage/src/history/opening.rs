@@ -18,7 +18,6 @@ use crate::journal::{Segment, Segments, segment_name};
 use crate::log::{Base, Beginning, LogId};
 use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::{Indexed, Layout, Part, Parts};
-use crate::proof::proof_name;
 
 /// Why what is sealed cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -195,11 +194,10 @@ impl Opened {
             named.insert(index_name(name));
             named.insert(name.clone());
         }
-        named.extend(self.parts.iter().map(|part| proof_name(part.start)));
         let mut removed = 0;
         for name in disk.list()? {
             let segment = name.strip_suffix(".journal").and_then(|start| start.parse::<u64>().ok());
-            let is_ours = [".index", ".filed", ".proof"].iter().any(|kind| name.ends_with(kind));
+            let is_ours = [".index", ".filed"].iter().any(|kind| name.ends_with(kind));
             let is_old = segment.is_some_and(|start| start < self.manifest.indexed_to);
             if (is_ours || is_old || name == "manifest.new") && !named.contains(&name) {
                 disk.remove(&name)?;

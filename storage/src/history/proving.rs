@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 
 use super::History;
 use crate::part::{Layout, Part};
-use crate::proof::{Digest, ProofError, ProofHeader, WriteProofError, proof_name, write_proof};
+use crate::proof::{
+    Digest, ProofError, ProofHeader, WriteProofError, chain_before, proof_name, write_proof,
+};
 
 impl History {
     /// Whether a part has its proof, or none is to be had.
@@ -51,12 +53,17 @@ impl History {
         }
     }
 
-    /// Where the chain stands in front of a part: at its beginning, if the proof before is missing.
+    /// Where the chain stands in front of a part. The proof before it is asked, and not the part
+    /// before: that may have been given up. Where nothing was proved, a chain begins.
     fn chain_before(&self, part: &Part) -> io::Result<Digest> {
-        let parts = self.parts.all();
-        let before = parts.iter().rfind(|before| before.end == part.start);
-        let Some(before) = before else { return Ok(Digest::BIRTH) };
-        Ok(self.proof_of(before)?.map_or(Digest::BIRTH, |header| header.after))
+        match chain_before(&*self.disk, part.start) {
+            Ok(chain) => Ok(chain.unwrap_or(Digest::BIRTH)),
+            Err(ProofError::Disk(error)) => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "the proof before cannot be used");
+                Ok(Digest::BIRTH)
+            }
+        }
     }
 
     /// What the proof of a part says, if it has a whole one.
