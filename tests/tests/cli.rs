@@ -375,3 +375,58 @@ fn inspect_says_what_a_damaged_file_holds_and_refuses_what_is_none_of_ours() {
         }
     }
 }
+
+#[test]
+fn g15_what_a_server_signed_is_verified_and_a_changed_byte_is_named() {
+    // The key of RFC 8410, section 10.3, as OpenSSL writes it.
+    const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\n\
+        MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n\
+        -----END PRIVATE KEY-----\n";
+    const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\n\
+        MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n\
+        -----END PUBLIC KEY-----\n";
+    let (keys, data) = (Directory::new(), Directory::new());
+    let path = |name: &str| keys.path().join(name).to_str().expect("text").to_owned();
+    std::fs::write(path("private"), PRIVATE).expect("it is written");
+    std::fs::write(path("public"), PUBLIC).expect("it is written");
+    let key = format!("storage.signing-key={}", path("private"));
+    let arguments = ["--set", "storage.segment-bytes=1MiB", "--set", &key];
+    let server = Server::start(data.path(), &arguments).expect("it starts");
+    let bootstrap = server.kafka.to_string();
+    let lines: String = (0..300_000).map(|line| format!("line {line} of many\n")).collect();
+    assert_eq!(run(&["--bootstrap", &bootstrap, "topics", "create", "t"], "").code, Some(0));
+    assert_eq!(run(&["--bootstrap", &bootstrap, "produce", "t"], &lines).code, Some(0));
+    let proof = data.path().join("journal/00000000000000000000.proof");
+    let proof = proof.to_str().expect("text");
+    // Proofs are written behind the writer's back: until the first is whole.
+    let mut until = PATIENCE.as_millis() / 5;
+    let header = loop {
+        let ended = run(&["inspect", proof, "--json", "--frames", "0"], "");
+        if ended.code == Some(0) && ended.stdout().contains("signed_by") {
+            break json(ended.stdout());
+        }
+        until = until.checked_sub(1).expect("a proof is written before long");
+    };
+    assert_eq!((&header["chain"], &header["signature_state"]), (&"ok".into(), &"ok".into()));
+    assert!(server.stop().expect("it stops").success());
+    let directory = data.path().to_str().expect("text");
+    let verify = ["check", directory, "--verify", "--public-key", &path("public"), "--json"];
+    let ended = run(&verify, "");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout(), ended.stderr);
+    let report = json(ended.stdout());
+    assert!(report["verified"]["frames"].as_u64().expect("a count") > 0, "{report}");
+    assert_eq!(report["verified"]["proofs"][0]["signed_by"], header["signed_by"]);
+    let journal = data.path().join("journal");
+    let sealed = ["00000000000000000000.1.filed", "00000000000000000000.journal"];
+    let sealed = sealed.map(|name| journal.join(name)).into_iter().find(|file| file.exists());
+    let sealed = sealed.expect("the first stretch is there");
+    let mut bytes = std::fs::read(&sealed).expect("it is read");
+    let at = bytes.windows(7).position(|word| word == b"line 17").expect("a record");
+    bytes[at] ^= 1;
+    std::fs::write(&sealed, bytes).expect("it is written");
+    let ended = run(&verify, "");
+    assert_eq!(ended.code, Some(1));
+    let changed = &json(ended.stdout())["verified"]["first_changed"];
+    let name = sealed.file_name().and_then(|name| name.to_str()).expect("text");
+    assert_eq!((&changed["file"], &changed["offset"]), (&name.into(), &0.into()), "{changed}");
+}
