@@ -50,6 +50,23 @@ impl Output {
     }
 }
 
+/// Writes a list: one JSON document a line, or all of it as a table. An item is both.
+pub(crate) fn list<J: Serialize, const N: usize>(
+    json: bool,
+    headings: &'static [&'static str; N],
+    items: impl IntoIterator<Item = (J, [String; N])>,
+) -> anyhow::Result<()> {
+    let mut output = Output::lock();
+    let mut table = Table::new(headings);
+    for (document, cells) in items {
+        if json { output.json(&document)? } else { table.row(cells) }
+    }
+    if !json {
+        output.table(&table)?;
+    }
+    Ok(output.flush()?)
+}
+
 /// Whether to use colours on a stream: on a terminal, unless NO_COLOR is set to something.
 pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())

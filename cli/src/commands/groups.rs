@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Server;
 use super::topics::stamp_date;
 use crate::moments::At;
-use crate::output::Output;
+use crate::output::{Output, list};
 use crate::table::Table;
 
 /// Arguments of `groups`.
@@ -98,41 +98,18 @@ struct Listed<'a> {
 
 async fn list_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
     let groups = client.groups().await?;
-    let mut output = Output::lock();
-    let mut table = Table::new(&["group", "state", "kind", "protocol"]);
-    for group in groups {
-        if json {
-            output.json(&Listed {
-                group: &group.group,
-                state: &group.state,
-                kind: &group.kind,
-                protocol: &group.protocol,
-            })?;
-        } else {
-            table.row([group.group, group.state, group.kind, group.protocol]);
-        }
-    }
-    if !json {
-        output.table(&table)?;
-    }
-    Ok(output.flush()?)
+    let items = groups.iter().map(|group| {
+        let (state, kind, protocol) = (&*group.state, &*group.kind, &*group.protocol);
+        let listed = Listed { group: &group.group, state, kind, protocol };
+        (listed, [&*group.group, state, kind, protocol].map(str::to_owned))
+    });
+    list(json, &["group", "state", "kind", "protocol"], items)
 }
 
 async fn list_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result<()> {
     let then = client.offsets_at(Some(&at.moment()), None).await?;
-    let mut output = Output::lock();
-    let mut table = Table::new(&["group", "partitions"]);
-    for group in then.groups {
-        if json {
-            output.json(&group)?;
-        } else {
-            table.row([group.group, group.offsets.len().to_string()]);
-        }
-    }
-    if !json {
-        output.table(&table)?;
-    }
-    Ok(output.flush()?)
+    let cells = |group: &GroupThen| [group.group.clone(), group.offsets.len().to_string()];
+    list(json, &["group", "partitions"], then.groups.iter().map(|group| (group, cells(group))))
 }
 
 /// One partition, as a group stands to it.

@@ -10,9 +10,8 @@ use serde::Serialize;
 use super::Server;
 use super::topics::stamp_date;
 use crate::moments::{At, TypedPath};
-use crate::output::{Output, UsageError};
+use crate::output::{UsageError, list};
 use crate::reading::Source;
-use crate::table::Table;
 
 /// Arguments of `ls`.
 #[derive(Debug, clap::Args)]
@@ -79,19 +78,11 @@ async fn topics_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result
 }
 
 fn print_topics(topics: impl Iterator<Item = ListedTopic>, json: bool) -> anyhow::Result<()> {
-    let mut output = Output::lock();
-    let mut table = Table::new(&["topic", "partitions"]);
-    for topic in topics {
-        if json {
-            output.json(&topic)?;
-        } else {
-            table.row([topic.topic, topic.partitions.to_string()]);
-        }
-    }
-    if !json {
-        output.table(&table)?;
-    }
-    Ok(output.flush()?)
+    let items = topics.map(|topic| {
+        let cells = [topic.topic.clone(), topic.partitions.to_string()];
+        (topic, cells)
+    });
+    list(json, &["topic", "partitions"], items)
 }
 
 #[derive(Serialize)]
@@ -117,21 +108,13 @@ async fn partitions(client: &mut Client, path: &TypedPath, json: bool) -> anyhow
         None => client.partition_bytes(&path.topic, &source.partitions).await?,
         Some(_) => BTreeMap::new(),
     };
-    let mut output = Output::lock();
-    let mut table = Table::new(&["partition", "start", "end", "bytes"]);
-    for (partition, offsets) in bounds {
+    let items = bounds.into_iter().map(|(partition, offsets)| {
         let bytes = bytes.get(&partition).copied();
         let (start, end) = (offsets.start, offsets.end);
-        if json {
-            let topic = path.topic.clone();
-            output.json(&ListedPartition { topic, partition, start, end, bytes })?;
-        } else {
-            let bytes = bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
-            table.row([partition.to_string(), start.to_string(), end.to_string(), bytes]);
-        }
-    }
-    if !json {
-        output.table(&table)?;
-    }
-    Ok(output.flush()?)
+        let shown = bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
+        let topic = path.topic.clone();
+        let cells = [partition.to_string(), start.to_string(), end.to_string(), shown];
+        (ListedPartition { topic, partition, start, end, bytes }, cells)
+    });
+    list(json, &["partition", "start", "end", "bytes"], items)
 }

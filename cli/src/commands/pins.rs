@@ -10,8 +10,7 @@ use hlc::{Moment, SysTime};
 use super::Server;
 use super::topics::{parse_topic, stamp_date};
 use crate::moments::{At, date};
-use crate::output::Output;
-use crate::table::Table;
+use crate::output;
 
 /// Arguments of `pins`.
 #[derive(Debug, clap::Args)]
@@ -116,20 +115,11 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
 
 async fn list(client: &mut Client, args: &List) -> anyhow::Result<()> {
     let pins = client.pins().await?;
-    let mut output = Output::lock();
-    let mut table = Table::new(&["pin", "moment", "expires", "topics", "set"]);
-    for pin in &pins {
-        if args.json {
-            output.json(pin)?;
-        } else {
-            let (name, at) = (pin.name.clone(), pin.at.clone());
-            table.row([name, at, expiry(pin), topics(pin), stamp_date(pin.set)]);
-        }
-    }
-    if !args.json {
-        output.table(&table)?;
-    }
-    Ok(output.flush()?)
+    let items = pins.iter().map(|pin| {
+        let (name, at) = (pin.name.clone(), pin.at.clone());
+        (pin, [name, at, expiry(pin), topics(pin), stamp_date(pin.set)])
+    });
+    output::list(args.json, &["pin", "moment", "expires", "topics", "set"], items)
 }
 
 fn expiry(pin: &Pin) -> String {

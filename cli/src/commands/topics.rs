@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Server;
 use crate::moments::{At, date};
-use crate::output::Output;
+use crate::output::{Output, list};
 use crate::table::Table;
 
 /// Arguments of `topics`.
@@ -146,39 +146,23 @@ struct Listed<'a> {
 
 async fn list_now(client: &mut Client, args: &List) -> anyhow::Result<()> {
     let topics = client.topics().await?;
-    let mut output = Output::lock();
-    let mut table = Table::new(&["topic", "partitions"]);
-    for topic in topics.iter().filter(|topic| args.internal || !topic.is_internal) {
+    let shown = topics.iter().filter(|topic| args.internal || !topic.is_internal);
+    let items = shown.map(|topic| {
         let partitions = topic.partitions.len();
-        if args.json {
-            output.json(&Listed { name: &topic.name, id: &topic.id, partitions })?;
-        } else {
-            table.row([topic.name.clone(), partitions.to_string()]);
-        }
-    }
-    if !args.json {
-        output.table(&table)?;
-    }
-    Ok(output.flush()?)
+        let listed = Listed { name: &topic.name, id: &topic.id, partitions };
+        (listed, [topic.name.clone(), partitions.to_string()])
+    });
+    list(args.json, &["topic", "partitions"], items)
 }
 
 async fn list_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result<()> {
     let then = client.topics_at(Some(&at.moment())).await?;
-    let mut output = Output::lock();
-    let mut table = Table::new(&["topic", "partitions", "created", "deleted since"]);
-    for topic in &then.topics {
-        if json {
-            output.json(topic)?;
-        } else {
-            let deleted = topic.deleted.map(stamp_date).unwrap_or_default();
-            let partitions = topic.partitions.to_string();
-            table.row([topic.name.clone(), partitions, stamp_date(topic.created), deleted]);
-        }
-    }
-    if !json {
-        output.table(&table)?;
-    }
-    Ok(output.flush()?)
+    let items = then.topics.iter().map(|topic| {
+        let deleted = topic.deleted.map(stamp_date).unwrap_or_default();
+        let partitions = topic.partitions.to_string();
+        (topic, [topic.name.clone(), partitions, stamp_date(topic.created), deleted])
+    });
+    list(json, &["topic", "partitions", "created", "deleted since"], items)
 }
 
 /// When a stamp was given.
