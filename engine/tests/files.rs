@@ -14,27 +14,25 @@ use engine::files::{
     File, FileError, FileKind, FileOptions, FileTime, Files, Permissions, SetAttributes,
     WRITE_BYTES_MAX,
 };
-use engine::{Durability, Engine, EngineOptions};
-use hlc::{Cut, ManualClock, SysTime, WallClock};
-use rig::{Rig, START, Times};
+use engine::{Durability, EngineOptions};
+use hlc::{Cut, ManualClock, SysTime};
+use rig::{Rig, START};
 use storage::disk::{Fault, MemoryDisk};
 
-fn open(disk: MemoryDisk, clock: Arc<ManualClock>, options: EngineOptions) -> Rig {
-    let wall = Arc::clone(&clock) as Arc<dyn WallClock>;
-    let engine = Engine::open(Arc::new(disk.clone()), options, wall, Arc::new(Times));
-    Rig { disk, clock, engine: engine.expect("the engine opens") }
-}
-
 fn with(files: FileOptions) -> Rig {
-    let clock = Arc::new(ManualClock::at(SysTime(START)));
-    open(MemoryDisk::new(), clock, EngineOptions { files, ..EngineOptions::default() })
+    on_new(EngineOptions { files, ..EngineOptions::default() })
 }
 
-fn reopen(rig: Rig, files: FileOptions) -> Rig {
+fn on_new(options: EngineOptions) -> Rig {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    Rig::with(MemoryDisk::new(), clock, options)
+}
+
+fn reopen(rig: Rig, options: EngineOptions) -> Rig {
     let Rig { disk, clock, engine } = rig;
     engine.close();
     drop(engine);
-    open(disk, clock, EngineOptions { files, ..EngineOptions::default() })
+    Rig::with(disk, clock, options)
 }
 
 /// Now, and what comes is later.
@@ -369,7 +367,7 @@ async fn g8_g9_reopening_reads_one_root_and_a_moment_replays_at_most_as_many_as_
         }
     }
     drop(file);
-    let rig = reopen(rig, options);
+    let rig = reopen(rig, EngineOptions { files: options, ..EngineOptions::default() });
     let files = rig.engine.files();
     let file = files.open("/f").unwrap();
     let counts = files.counts();
@@ -394,7 +392,7 @@ async fn g13_a_file_that_is_opened_again_soon_is_not_read_again() {
         let file = filled(rig.engine.files(), "/f", b"1234").await;
         write(&file, 2, b"56").await;
         drop(file);
-        let rig = reopen(rig, options);
+        let rig = reopen(rig, EngineOptions { files: options, ..EngineOptions::default() });
         for _ in 0..10_000 {
             let file = rig.engine.files().open("/f").unwrap();
             assert_eq!(file.at(Cut::ALL).unwrap().length(), 4);
@@ -507,7 +505,7 @@ async fn a_damaged_checkpoint_is_noticed_and_the_index_made_anew_from_the_entrie
             let disk = disk.after_kill();
             disk.rot(segment, at + within, 0x10);
             let all = EngineOptions { files: options, ..EngineOptions::default() };
-            let rig = open(disk, Arc::clone(&clock), all);
+            let rig = Rig::with(disk, Arc::clone(&clock), all);
             let files = rig.engine.files();
             let file = files.open("/f").unwrap();
             for _ in 0..2 {
@@ -519,7 +517,7 @@ async fn a_damaged_checkpoint_is_noticed_and_the_index_made_anew_from_the_entrie
             rebuilt += get(&files.counts().rebuilt);
             write(&file, 17, b"after").await;
             drop(file);
-            let rig = reopen(rig, options);
+            let rig = rig.restart();
             let file = rig.engine.files().open("/f").unwrap();
             assert_eq!(file.read_at(Cut::ALL, 17, 5).unwrap(), &b"after"[..]);
             assert_eq!(file.read_at(Cut::ALL, 22, 3000).unwrap(), model[22..3022]);
@@ -618,8 +616,18 @@ async fn step(random: &mut Random, files: &Files, model: &mut Model, nth: u64) {
     }
 }
 
-fn tight() -> FileOptions {
-    FileOptions { checkpoint_entries: 7, closed_max: 2, node_bytes_max: 8 << 10 }
+/// So that little history goes everywhere: to several checkpoints, out of all caches, and into
+/// segments that are sealed, indexed and filed while it goes on.
+fn tight() -> EngineOptions {
+    let storage = storage::Options {
+        segment_bytes_max: 16 << 10,
+        segment_frames_max: 60,
+        tail_bytes_max: 4 << 10,
+        index_bytes_max: 64 << 10,
+        ..storage::Options::default()
+    };
+    let files = FileOptions { checkpoint_entries: 7, closed_max: 2, node_bytes_max: 8 << 10 };
+    EngineOptions { storage, files, ..EngineOptions::default() }
 }
 
 #[tokio::test]
@@ -627,7 +635,7 @@ async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
     for seed in 0..12 {
         println!("seed {seed}");
         let (mut random, mut model) = (Random(seed), Model::default());
-        let mut rig = with(tight());
+        let mut rig = on_new(tight());
         rig.engine.files().mkdir("d", 0o755).await.unwrap();
         let mut moments: Vec<(Cut, Model)> = Vec::new();
         for nth in 0..400 {
@@ -657,7 +665,7 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
     for seed in 0..20 {
         println!("seed {seed}");
         let (mut random, mut model) = (Random(seed), Model::default());
-        let mut rig = with(tight());
+        let mut rig = on_new(tight());
         rig.engine.files().mkdir("d", 0o755).await.unwrap();
         for life in 0..4 {
             rig.engine.files().sync().await.unwrap();
@@ -675,8 +683,7 @@ async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
             let left = rig.disk.after_crash(|count| choices.below(count as u64) as usize);
             let clock = Arc::clone(&rig.clock);
             drop(rig);
-            let options = EngineOptions { files: tight(), ..EngineOptions::default() };
-            rig = open(left, clock, options);
+            rig = Rig::with(left, clock, tight());
             // The newest state that it is: every one before the last sync is too old.
             let files = rig.engine.files();
             let found = states.iter().rev().find(|state| {
@@ -696,22 +703,22 @@ async fn names_are_read_on_from_where_the_catalog_stopped_and_anew_where_it_know
     let _ = std::fs::remove_dir_all(&directory);
     let options = || EngineOptions { catalog: Some(directory.clone()), ..EngineOptions::default() };
     let clock = Arc::new(ManualClock::at(SysTime(START)));
-    let rig = open(MemoryDisk::new(), Arc::clone(&clock), options());
+    let rig = Rig::with(MemoryDisk::new(), Arc::clone(&clock), options());
     filled(rig.engine.files(), "/a", b"1").await;
     let Rig { disk, engine, .. } = rig;
     engine.close();
     drop(engine);
     let early = disk.after_kill();
     for name in ["/b", "/c"] {
-        let rig = open(disk.clone(), Arc::clone(&clock), options());
+        let rig = Rig::with(disk.clone(), Arc::clone(&clock), options());
         filled(rig.engine.files(), name, b"2").await;
     }
-    let rig = open(disk, Arc::clone(&clock), options());
+    let rig = Rig::with(disk, Arc::clone(&clock), options());
     assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a", "b", "c"]);
     assert_eq!(rig.engine.files().stat("/b", Cut::ALL).unwrap().links, 1, "applied once");
     drop(rig);
     // A journal that was restored from a backup is older than the catalog.
-    let rig = open(early, clock, options());
+    let rig = Rig::with(early, clock, options());
     assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);
     assert_eq!(text(rig.engine.files(), "/a", Cut::ALL).unwrap(), "1");
     drop(rig);
