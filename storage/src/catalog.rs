@@ -69,6 +69,15 @@ impl Changes {
         stored.extend_from_slice(value.unwrap_or_default());
         self.batch.insert(versioned(key, stamp), stored);
     }
+
+    /// The value of `key` is `value`, at every moment, and what it was is forgotten; `None` removes it
+    /// without a trace. For what follows from versions under other keys, and is to be found faster.
+    pub fn keep(&mut self, key: &[u8], value: Option<&[u8]>) {
+        match value {
+            Some(_) => self.put(key, Hlc::ZERO, value),
+            None => self.batch.remove(versioned(key, Hlc::ZERO)),
+        }
+    }
 }
 
 /// `key ‖ 0 ‖ stamp`, so that the versions of one key stand together in stamp order. Keys hold no
@@ -232,25 +241,46 @@ impl Catalog {
         }))
     }
 
-    /// The newest versions in `cut` of all keys that begin with `prefix`, by key.
+    /// The newest versions in `cut` of all keys that begin with `prefix`, by key. Two seeks a key,
+    /// however many versions it has.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn scan(&self, prefix: &[u8], cut: Cut) -> Result<Vec<Version>, CatalogError> {
-        let mut found: Vec<(Vec<u8>, Hlc, Option<Vec<u8>>)> = Vec::new();
-        for item in self.db.scan_prefix(prefix) {
-            let (key, stored) = item.map_err(|error| self.fail(error))?;
-            let Some((key, stamp)) = split(&key) else { continue };
-            if !cut.admits(stamp) {
-                continue;
-            }
-            let value = (stored.first() == Some(&1)).then(|| stored[1..].to_vec());
-            match found.last_mut() {
-                Some(last) if last.0 == key => *last = (key.to_vec(), stamp, value),
-                _ => found.push((key.to_vec(), stamp, value)),
+        let mut found = Vec::new();
+        let mut from = prefix.to_vec();
+        while let Some(key) = self.first_key(prefix, &from)? {
+            // Behind all versions of the key, which go on with a zero.
+            from.clone_from(&key);
+            from.push(1);
+            if let Some((stamp, value)) = self.get(&key, cut)? {
+                found.push((key, stamp, value));
             }
         }
-        Ok(found.into_iter().filter_map(|(key, stamp, value)| Some((key, stamp, value?))).collect())
+        Ok(found)
+    }
+
+    /// Whether any key that begins with `prefix` has a value in `cut`.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn has_any(&self, prefix: &[u8], cut: Cut) -> Result<bool, CatalogError> {
+        let mut from = prefix.to_vec();
+        while let Some(key) = self.first_key(prefix, &from)? {
+            if self.get(&key, cut)?.is_some() {
+                return Ok(true);
+            }
+            from = key;
+            from.push(1);
+        }
+        Ok(false)
+    }
+
+    /// The first key, at or behind `from`, that begins with `prefix`, whatever versions it has.
+    fn first_key(&self, prefix: &[u8], from: &[u8]) -> Result<Option<Vec<u8>>, CatalogError> {
+        let first = self.db.range(from..).next().transpose().map_err(|error| self.fail(error))?;
+        let first = first.filter(|(key, _)| key.starts_with(prefix));
+        Ok(first.and_then(|(key, _)| split(&key).map(|(key, _)| key.to_vec())))
     }
 
     /// Hands what was changed to the operating system, so that the next start replays less.
@@ -318,6 +348,36 @@ mod tests {
         assert_eq!(keys(12), [b"a".to_vec()]);
         assert_eq!(keys(25), [b"a".to_vec(), b"ab".to_vec()]);
         assert_eq!(keys(99), [b"ab".to_vec()]);
+    }
+
+    #[test]
+    fn a_scan_passes_from_key_to_key_whatever_bytes_follow_and_however_many_versions_there_are() {
+        let catalog = Catalog::temporary().unwrap();
+        let mut changes = Changes::default();
+        let keys: [&[u8]; 6] = [b"a", b"a\x01", b"a\x01\x01", b"a\x02", b"aa", b"b"];
+        for key in keys {
+            for ms in 0..50 {
+                changes.put(key, at(ms), Some(&[ms as u8]));
+            }
+        }
+        changes.keep(b"c", Some(b"1"));
+        changes.keep(b"ca", Some(b"2"));
+        catalog.apply(changes, Applied::default()).unwrap();
+        let scan = |prefix: &[u8], ms| -> Vec<(Vec<u8>, Vec<u8>)> {
+            let found = catalog.scan(prefix, Cut::before(SysTime(ms))).unwrap();
+            found.into_iter().map(|(key, _, value)| (key, value)).collect()
+        };
+        let expected: Vec<_> = keys[..5].iter().map(|key| (key.to_vec(), vec![29])).collect();
+        assert_eq!(scan(b"a", 30), expected);
+        assert_eq!(scan(b"a\x01", 30), expected[1..3]);
+        assert_eq!(scan(b"a", 0), []);
+        assert!(!catalog.has_any(b"a", Cut::before(SysTime(0))).unwrap());
+        assert!(catalog.has_any(b"a", Cut::before(SysTime(1))).unwrap());
+        assert_eq!(scan(b"c", 30).len(), 2);
+        let mut changes = Changes::default();
+        changes.keep(b"c", None);
+        catalog.apply(changes, Applied::default()).unwrap();
+        assert_eq!(scan(b"c", 30), [(b"ca".to_vec(), b"2".to_vec())]);
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::engine::Shared;
 const PREFIX: u8 = b'f';
 /// A name: parent, then name, to inode.
 const NAME: u8 = b'd';
+/// The same for names of the present alone: listing a directory does not pass what was once in it.
+const PRESENT: u8 = b'p';
 /// What an inode is.
 const RECORD: u8 = b'i';
 /// When names of a directory changed.
@@ -166,7 +168,8 @@ impl Names {
 
     /// The names in a directory, in the order of their bytes.
     pub(crate) fn list(&self, parent: Inode, cut: Cut) -> Result<Vec<DirectoryEntry>, FileError> {
-        let prefix = key(NAME, parent, b"");
+        let letter = if cut == Cut::ALL { PRESENT } else { NAME };
+        let prefix = key(letter, parent, b"");
         let mut found = Vec::new();
         for (key, _, value) in self.catalog().scan(&prefix, cut)? {
             let inode = decode(&value)?;
@@ -178,7 +181,7 @@ impl Names {
     }
 
     pub(crate) fn is_empty(&self, parent: Inode) -> Result<bool, FileError> {
-        Ok(self.catalog().scan(&key(NAME, parent, b""), Cut::ALL)?.is_empty())
+        Ok(!self.catalog().has_any(&key(PRESENT, parent, b""), Cut::ALL)?)
     }
 
     /// When a directory's names changed last.
@@ -243,7 +246,7 @@ struct Applying<'a> {
     stamp: Hlc,
     changes: Changes,
     records: BTreeMap<Inode, Record>,
-    names: BTreeMap<Vec<u8>, Option<Inode>>,
+    names: BTreeMap<(Inode, Vec<u8>), Option<Inode>>,
 }
 
 impl<'a> Applying<'a> {
@@ -259,8 +262,10 @@ impl<'a> Applying<'a> {
         for (inode, record) in &self.records {
             self.changes.put(&key(RECORD, *inode, b""), self.stamp, Some(&encode(record)));
         }
-        for (key, inode) in &self.names {
-            self.changes.put(key, self.stamp, inode.map(|inode| encode(&inode)).as_deref());
+        for ((parent, name), inode) in &self.names {
+            let value = inode.map(|inode| encode(&inode));
+            self.changes.put(&key(NAME, *parent, name), self.stamp, value.as_deref());
+            self.changes.keep(&key(PRESENT, *parent, name), value.as_deref());
         }
         Ok(self.changes)
     }
@@ -306,8 +311,8 @@ impl<'a> Applying<'a> {
     /// A name begins or ends to mean something: how many names an inode has, and the directory that
     /// a directory is in, follow from that.
     fn name(&mut self, parent: Inode, name: &[u8], new: Option<Inode>) -> Result<(), FileError> {
-        let key_of_name = key(NAME, parent, name);
-        let old = match self.names.get(&key_of_name) {
+        let place = (parent, name.to_vec());
+        let old = match self.names.get(&place) {
             Some(old) => *old,
             None => lookup(self.catalog, parent, name, Cut::below(self.stamp))?,
         };
@@ -322,7 +327,7 @@ impl<'a> Applying<'a> {
                 record.parent = parent;
             }
         }
-        self.names.insert(key_of_name, new);
+        self.names.insert(place, new);
         self.changes.put(&key(TOUCHED, parent, b""), self.stamp, Some(b""));
         Ok(())
     }
