@@ -526,6 +526,62 @@ async fn a_damaged_checkpoint_is_noticed_and_the_index_made_anew_from_the_entrie
     assert!(rebuilt > 0, "some of the damage was met");
 }
 
+/// `cargo test --release -p engine --test files measure -- --ignored --nocapture`: the workload of
+/// `F34`, made smaller, and of `F14`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prints a measurement"]
+#[allow(clippy::disallowed_methods, reason = "it measures")]
+async fn measure() {
+    use std::time::Instant;
+    const WRITES: u64 = 100_000;
+    const WRITE: usize = 32 << 10;
+    const FILE: usize = 64 << 20;
+    let directory =
+        std::env::temp_dir().join(format!("freezeframe-measure-{}", std::process::id()));
+    let disk = storage::disk::RealDisk::open(&directory).unwrap();
+    let wall = Arc::new(hlc::OsClock);
+    let options = EngineOptions::default();
+    let engine = engine::Engine::open(Arc::new(disk), options, wall, Arc::new(rig::Times)).unwrap();
+    let files = engine.files();
+    let (mut random, mut moments) = (Random(1), Vec::new());
+    let file = files.create("/f", 0o644).await.unwrap();
+    let (data, mut begun) = (Bytes::from(vec![7; WRITE]), Instant::now());
+    for nth in 1..=WRITES {
+        let at = random.below((FILE / WRITE) as u64) * WRITE as u64;
+        file.write_at(at, data.clone(), Durability::Written).await.unwrap();
+        if nth % (WRITES / 10) == 0 {
+            let each = begun.elapsed().as_micros() / u128::from(WRITES / 10);
+            println!("{nth} writes: {each} µs each, index {} KiB", files.index_bytes() >> 10);
+            moments.push(Cut::through(engine.frontier()));
+            begun = Instant::now();
+        }
+    }
+    for round in ["first", "second"] {
+        for (nth, cut) in moments.iter().enumerate() {
+            let begun = Instant::now();
+            let view = file.at(*cut).unwrap();
+            let opened = begun.elapsed();
+            let mut read = 0;
+            while read < FILE {
+                read += view.read(read as u64, 1 << 20).unwrap().len().max(1);
+            }
+            let rate = FILE as f64 / begun.elapsed().as_secs_f64() / 1e6;
+            println!("{round} read of moment {nth}: opened in {opened:?}, {rate:.0} MB/s");
+        }
+    }
+    let begun = Instant::now();
+    for nth in 0..10_000 {
+        drop(files.create(&format!("/{nth}"), 0).await.unwrap());
+    }
+    println!("create: {} µs each", begun.elapsed().as_micros() / 10_000);
+    let begun = Instant::now();
+    assert_eq!(files.list("/", Cut::ALL).unwrap().len(), 10_001);
+    println!("list of 10,001 names: {:?}", begun.elapsed());
+    drop(file);
+    engine.close();
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
 /// What a model knows: names of files, and their bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {

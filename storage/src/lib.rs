@@ -9,6 +9,7 @@
 //! - A **log** is the index over its entries, and the newest payloads in memory ([`log`]).
 //! - The **timekeeper** owns the clock, the persisted bound and what is in flight ([`timekeeper`]).
 //! - A **proof** beside each sealed segment makes its history verifiable ([`proof`]).
+//! - A **file interval tree** says which entry of a log holds each byte of a file ([`fig`]).
 //! - The **catalog** is a soft ordered map, rebuilt from the journal whenever in doubt ([`catalog`]).
 //!
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
