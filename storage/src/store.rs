@@ -34,6 +34,9 @@ use crate::timekeeper::{BoundError, BoundFile, Keeper, TimeError, Timekeeper};
 /// A group is closed once it holds this many bytes of payload.
 const GROUP_BYTES: u64 = 16 << 20;
 
+/// To combine two checksums takes as long as to make one of about so many bytes.
+const COMBINE_BYTES_MIN: usize = 128 << 10;
+
 /// How a store keeps its journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -107,7 +110,8 @@ impl<N> Append<N> {
     fn payload_crc(&self) -> u32 {
         let (head, rest) = (self.payload.head.as_slice(), &self.payload.rest);
         match self.crc_from {
-            Some((from, crc)) if from <= head.len() => {
+            Some((0, crc)) => crc,
+            Some((from, crc)) if from <= head.len() && rest.len() > COMBINE_BYTES_MIN => {
                 let length = head.len() - from + rest.len();
                 crc32c::crc32c_combine(crc32c::crc32c(&head[..from]), crc, length)
             }

@@ -3,8 +3,11 @@
 //! A write's bytes stand as they came. A long one carries checksums of its chunks, so that a read of a
 //! few of its bytes need not read, and check, all of them.
 
+use std::io;
+use std::ops::Range;
+
 use bytes::Bytes;
-use storage::{Entry, Head, Payload, Piece};
+use storage::{Entry, Head, Payload, Piece, PieceData};
 
 use super::error::FileError;
 use super::event::{KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
@@ -46,16 +49,24 @@ impl FileHead {
 
     /// Reads the head of an entry back, and nothing else of it.
     pub(crate) fn read(piece: &Piece) -> Result<FileHead, FileError> {
-        let damaged = |why| damaged(&piece.entry, why);
+        FileHead::read_by(&piece.entry, |range| piece.read_part(range))
+    }
+
+    fn read_by(
+        entry: &Entry,
+        part: impl Fn(Range<usize>) -> io::Result<Bytes>,
+    ) -> Result<FileHead, FileError> {
+        let damaged = |why| damaged(entry, why);
         let short = |_| damaged("its head is cut off");
-        let fixed = piece.read_part(0..FIXED_BYTES.min(piece.entry.length as usize))?;
+        let length = entry.length as usize;
+        let fixed = part(0..FIXED_BYTES.min(length))?;
         let fixed: &[u8; FIXED_BYTES] = (&*fixed).try_into().map_err(short)?;
         let count = usize::from(fixed[9]);
         let end = FIXED_BYTES + 4 * count;
-        if fixed[8] != 0 || count > CHUNKS_MAX || end > piece.entry.length as usize {
+        if fixed[8] != 0 || count > CHUNKS_MAX || end > length {
             return Err(damaged("its head cannot be"));
         }
-        let crcs = if count == 0 { Bytes::new() } else { piece.read_part(FIXED_BYTES..end)? };
+        let crcs = if count == 0 { Bytes::new() } else { part(FIXED_BYTES..end)? };
         let crc = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]);
         if crc32c::crc32c_append(crc32c::crc32c(&fixed[..12]), &crcs) != crc {
             return Err(damaged("its head's checksum does not match"));
@@ -68,12 +79,12 @@ impl FileHead {
                 .map(|crc| u32::from_le_bytes([crc[0], crc[1], crc[2], crc[3]]))
                 .collect(),
         };
-        let data = piece.entry.length as usize - end;
+        let data = length - end;
         let chunks = if head.chunk_bytes == 0 { 0 } else { data.div_ceil(head.chunk_bytes) };
         let reach = head.offset.checked_add(data as u64);
         let cannot_be = chunks != count
             || reach.is_none_or(|reach| reach > storage::fig::FILE_BYTES_MAX)
-            || (piece.entry.kind == KIND_FILE_WRITE) != (data > 0);
+            || (entry.kind == KIND_FILE_WRITE) != (data > 0);
         if cannot_be {
             return Err(damaged("its head cannot be"));
         }
@@ -100,19 +111,22 @@ impl FileEntry {
             0..=CHUNK_UNIT => 0,
             length => length.div_ceil(CHUNKS_MAX).next_multiple_of(CHUNK_UNIT),
         };
-        let (mut chunk_crcs, mut crc) = (Vec::new(), 0);
-        if chunk_bytes == 0 {
-            crc = crc32c::crc32c(&data);
-        } else {
+        let (mut chunk_crcs, mut chunks_crc) = (Vec::new(), 0);
+        if chunk_bytes > 0 {
             for chunk in data.chunks(chunk_bytes) {
-                chunk_crcs.push(crc32c::crc32c(chunk));
-                crc = crc32c::crc32c_combine(crc, *chunk_crcs.last().unwrap_or(&0), chunk.len());
+                let crc = crc32c::crc32c(chunk);
+                chunk_crcs.push(crc);
+                chunks_crc = crc32c::crc32c_combine(chunks_crc, crc, chunk.len());
             }
         }
-        let head = FileHead { offset, chunk_bytes, chunk_crcs };
-        let crc_from = Some((head.bytes(), crc));
-        let payload = Payload { head: head.encode(), rest: data };
-        FileEntry { kind: KIND_FILE_WRITE, payload, crc_from }
+        let head = FileHead { offset, chunk_bytes, chunk_crcs }.encode();
+        let head_crc = crc32c::crc32c(head.as_slice());
+        let crc = match chunk_bytes {
+            0 => crc32c::crc32c_append(head_crc, &data),
+            _ => crc32c::crc32c_combine(head_crc, chunks_crc, data.len()),
+        };
+        let payload = Payload { head, rest: data };
+        FileEntry { kind: KIND_FILE_WRITE, payload, crc_from: Some((0, crc)) }
     }
 
     pub(crate) fn truncate(length: u64) -> FileEntry {
@@ -129,26 +143,37 @@ pub(crate) fn read_data(
     skip: usize,
     length: usize,
 ) -> Result<(Bytes, Option<Bytes>), FileError> {
-    let head = FileHead::read(piece)?;
-    let data = piece.entry.length as usize - head.bytes();
-    if piece.entry.kind != KIND_FILE_WRITE || skip + length > data {
-        return Err(damaged(&piece.entry, "an index says that it holds more"));
+    let entry = &piece.entry;
+    // Short ones are read at once, and are covered by the payload's own checksum.
+    let all = match piece.data {
+        PieceData::File { .. } if entry.length as usize <= FIXED_BYTES + CHUNK_UNIT => {
+            Some(piece.read()?)
+        }
+        _ => None,
+    };
+    let part = |range: Range<usize>| match &all {
+        Some(all) => Ok(all.slice(range)),
+        None => piece.read_part(range),
+    };
+    let head = FileHead::read_by(entry, part)?;
+    let data = entry.length as usize - head.bytes();
+    if entry.kind != KIND_FILE_WRITE || skip + length > data {
+        return Err(damaged(entry, "an index says that it holds more"));
     }
-    if let storage::PieceData::Memory(_) = piece.data {
-        let all = piece.read_part(head.bytes()..piece.entry.length as usize)?;
+    if all.is_some() || matches!(piece.data, PieceData::Memory(_)) {
+        let all = part(head.bytes()..entry.length as usize)?;
         return Ok((all.slice(skip..skip + length), Some(all)));
     }
     if head.chunk_crcs.is_empty() {
-        let all = piece.read()?.slice(head.bytes()..);
-        return Ok((all.slice(skip..skip + length), Some(all)));
+        return Err(damaged(entry, "a long write has no checksums"));
     }
     let first = skip / head.chunk_bytes;
     let from = first * head.chunk_bytes;
     let to = (skip + length).next_multiple_of(head.chunk_bytes).min(data);
-    let bytes = piece.read_part(head.bytes() + from..head.bytes() + to)?;
+    let bytes = part(head.bytes() + from..head.bytes() + to)?;
     for (chunk, crc) in bytes.chunks(head.chunk_bytes).zip(&head.chunk_crcs[first..]) {
         if crc32c::crc32c(chunk) != *crc {
-            return Err(damaged(&piece.entry, "a chunk's checksum does not match"));
+            return Err(damaged(entry, "a chunk's checksum does not match"));
         }
     }
     Ok((bytes.slice(skip - from..skip - from + length), None))
@@ -157,7 +182,7 @@ pub(crate) fn read_data(
 #[cfg(test)]
 mod tests {
     use hlc::{Hlc, UserTime};
-    use storage::{Offset, PieceData};
+    use storage::Offset;
 
     use super::*;
 
@@ -190,7 +215,7 @@ mod tests {
         expected.extend(crc32c::crc32c(&expected).to_le_bytes());
         expected.extend(b"abc");
         assert_eq!(entry.payload.to_bytes(), expected);
-        assert_eq!(entry.crc_from, Some((16, crc32c::crc32c(b"abc"))));
+        assert_eq!(entry.crc_from, Some((0, crc32c::crc32c(&expected))));
         let truncated = FileEntry::truncate(0x0102);
         assert_eq!(truncated.payload.to_bytes(), &expected[..16]);
 
@@ -205,7 +230,7 @@ mod tests {
             head[12..16],
             crc32c::crc32c(&[&head[..12], &head[16..]].concat()).to_le_bytes()
         );
-        assert_eq!(entry.crc_from, Some((32, crc32c::crc32c(&data))));
+        assert_eq!(entry.crc_from, Some((0, crc32c::crc32c(&entry.payload.to_bytes()))));
     }
 
     #[test]
