@@ -31,6 +31,9 @@ pub struct HousekeepingOptions {
     pub retention_every: Duration,
     /// How often is looked for what is to be compacted, or has lain open for long.
     pub compaction_every: Duration,
+    /// How long a segment of the journal stays open at the least, whatever `segment.ms` a topic has: all
+    /// topics share it, and each sealed one costs two open files.
+    pub segment_age_min: Duration,
     /// How much memory compaction takes for the keys of one log.
     pub compaction_bytes_max: usize,
 }
@@ -40,6 +43,7 @@ impl Default for HousekeepingOptions {
         HousekeepingOptions {
             retention_every: Duration::from_secs(300),
             compaction_every: Duration::from_secs(15),
+            segment_age_min: Duration::from_secs(60),
             compaction_bytes_max: 128 << 20,
         }
     }
@@ -171,7 +175,8 @@ impl Engine {
         let longest = self.topics().iter().map(|t| t.config.number("segment.ms", defaults)).min();
         let (Some(longest), Some(since)) = (longest, self.store.open_since()) else { return };
         let open_ms = self.wall_now().0.saturating_sub(since.time().0);
-        if open_ms >= longest.max(0) as u64 {
+        let least = self.options.housekeeping.segment_age_min.as_millis() as u64;
+        if open_ms >= least.max(longest.max(0) as u64) {
             self.store.seal();
         }
     }

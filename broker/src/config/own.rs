@@ -83,6 +83,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.storage.segment_frames_max = value.whole(1000, 100_000_000)? as u64;
         Ok(())
     }),
+    setting("storage.segment-age-min", "1m", |config, value| {
+        config.engine.housekeeping.segment_age_min = value.time(SHORTEST, CENTURY)?;
+        Ok(())
+    }),
     setting("storage.index-bytes", "32MiB", |config, value| {
         config.engine.storage.index_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())

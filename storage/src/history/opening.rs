@@ -48,6 +48,9 @@ pub(crate) struct Opened {
     rebuilt: u64,
 }
 
+/// What the stage remembered, if that is known, and the parts that it had not seen.
+pub(crate) type Remembered = (Option<Vec<u8>>, Vec<Arc<Part>>);
+
 impl Opened {
     /// Opens the parts that the manifest names; makes indexes anew that are lost.
     pub(crate) fn read(disk: &dyn Disk, cache: Arc<BlockCache>) -> Result<Opened, HistoryError> {
@@ -151,10 +154,7 @@ impl Opened {
     }
 
     /// What the stage last remembered, and the parts that it had not seen; their indexes are whole.
-    pub(crate) fn remembered(
-        &mut self,
-        disk: &dyn Disk,
-    ) -> Result<(Option<Vec<u8>>, Vec<Arc<Part>>), HistoryError> {
+    pub(crate) fn remembered(&mut self, disk: &dyn Disk) -> Result<Remembered, HistoryError> {
         let (state, unseen) = self.state()?;
         for place in unseen..self.parts.len() {
             if !self.parts[place].index().check(disk)?.is_empty() {
