@@ -182,10 +182,19 @@ impl History {
     /// # Errors
     /// The disk fails; what was not done is tried again.
     pub(crate) fn tend(&self) -> io::Result<()> {
-        // What is sealed meanwhile is held in memory: it comes first, again and again.
-        while self.index_next()? || self.prove_next()? || self.file_next()? {}
-        self.rebuild_suspects()?;
-        Ok(())
+        loop {
+            self.rebuild_suspects()?;
+            // What is sealed meanwhile is held in memory: it comes first, again and again.
+            let done = self
+                .index_next()
+                .and_then(|done| Ok(done || self.prove_next()? || self.file_next()?));
+            match done {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(_) if self.parts.all().iter().any(|part| part.is_suspect()) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Tends until the store is closed: the life of a thread.

@@ -126,25 +126,57 @@ impl Sealed {
             let entry = spot.entry(spot.number - 1)?.entry;
             return Ok(Tip::of(&entry, entry.user_peak));
         }
-        let before = match &spot.source {
-            Source::Base => return Ok(Tip::NONE),
-            Source::Part(_, 0) => None,
-            Source::Part(_, place) => self.parts[place - 1].run(self.log)?,
-        };
-        let tip = before.map_or(Tip::NONE, |run| run.tip);
-        Ok(if tip.end > self.freed.end { tip } else { self.freed })
+        match &spot.source {
+            Source::Base => Ok(Tip::NONE),
+            Source::Part(_, place) => self.tip_before_part(*place),
+        }
     }
 
-    /// How far the log had come in `cut`.
+    /// How far the log had come in `cut`. Stamps rise over all logs, so the part in which it ends is
+    /// known without a look at any.
     pub(super) fn tip_at(&self, cut: Cut) -> io::Result<Tip> {
-        let spot =
-            self.find(|run| cut.admits(run.tip.stamp), |placed| cut.admits(placed.entry.stamp))?;
-        let tip = match spot {
-            Some(spot) => self.tip_before(&spot)?,
+        let is_in = |placed: &Placed| cut.admits(placed.entry.stamp);
+        if let Some(base) = &self.base
+            && !cut.admits(base.run.tip.stamp)
+        {
+            let number = base.files.index.partition_point(base.run.entries(), is_in)?;
+            let last = (number > base.run.first).then(|| base.files.index.entry(number - 1));
+            return last.map_or(Ok(Tip::NONE), |last| {
+                last.map(|placed| Tip::of(&placed.entry, placed.entry.user_peak))
+            });
+        }
+        let place = self.parts.partition_point(|part| cut.admits(part.last_stamp));
+        let tip = match self.parts.get(place) {
+            Some(part) => match self.last_in(part, is_in)? {
+                Some(tip) => return Ok(tip),
+                None => self.tip_before_part(place)?,
+            },
             None => self.tip,
         };
         // Of a moment that everything before was given up of, nothing is known.
         Ok(if cut.admits(tip.stamp) { tip } else { Tip::NONE })
+    }
+
+    /// How far the log had come at the last entry of it in a part that is `before`.
+    fn last_in(&self, part: &Part, before: impl Fn(&Placed) -> bool) -> io::Result<Option<Tip>> {
+        let Some(run) = self.run(part)?.filter(|run| run.count > 0) else { return Ok(None) };
+        let index = part.index();
+        let number = part.note(index.partition_point(run.entries(), before))?;
+        if number == run.first {
+            return Ok(None);
+        }
+        let entry = part.note(index.entry(number - 1))?.entry;
+        Ok(Some(Tip::of(&entry, entry.user_peak)))
+    }
+
+    /// How far the log had come in front of the part at a place.
+    fn tip_before_part(&self, place: usize) -> io::Result<Tip> {
+        let before = match place.checked_sub(1) {
+            Some(before) => self.parts[before].run(self.log)?,
+            None => None,
+        };
+        let tip = before.map_or(Tip::NONE, |run| run.tip);
+        Ok(if tip.end > self.freed.end { tip } else { self.freed })
     }
 
     /// How far the log had come where the last epoch that is not above `epoch` ended.
