@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::filed::{FiledHeader, FiledWalk, FiledWriter, base_name, index_name};
 use crate::index::{IndexBuilder, Placed, Run, Tip, bisect};
 use crate::journal::{FRAME_BYTES, Frame};
-use crate::log::{Base, Beginning, Entry, LogId, Offset, Sealed, entry_of};
+use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, Sealed, entry_of};
 use crate::manifest::Horizon;
 use crate::part::Indexed;
 
@@ -38,6 +38,9 @@ pub struct Compacted {
 /// Takes an entry that stays.
 pub type Emit<'a> = &'a mut dyn FnMut(Kept) -> io::Result<()>;
 
+/// Emits what stays of the beginning of a log.
+pub type Fill<'a> = &'a mut dyn FnMut(Emit<'_>) -> io::Result<Compacted>;
+
 impl Sealed {
     /// How far the log had come at the end of the last run that `cut` admits as a whole.
     pub(crate) fn tip_of_runs_in(&self, cut: Cut) -> io::Result<Tip> {
@@ -56,7 +59,8 @@ impl Sealed {
 
 impl History {
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
-    /// it ends ([`Sealed::tip_of_runs_in`]); or changes nothing, if `fill` says so in the end.
+    /// it ends ([`Sealed::tip_of_runs_in`]). Changes nothing if `confirm` says so, which is asked once
+    /// all of it is on stable storage; or if all below `until` was given up meanwhile.
     ///
     /// # Errors
     /// The disk fails, or `fill` does; nothing has changed then.
@@ -64,18 +68,43 @@ impl History {
         &self,
         id: LogId,
         until: Offset,
-        fill: &mut dyn FnMut(Emit<'_>) -> io::Result<Option<Compacted>>,
+        fill: Fill<'_>,
+        confirm: &mut dyn FnMut(&Compacted) -> bool,
     ) -> io::Result<bool> {
-        let _reclaiming = self.reclaiming.lock();
+        let mut reclaiming = self.reclaiming.lock();
         let log = self.log(id);
-        let freed = log.sealed_now().tip_of_runs_below(until)?;
-        assert!(freed.end == until, "a log is replaced up to the end of a run");
-        // No name comes twice: one that is not named any more may still have to be removed.
-        let (generation, end) = {
+        if log.start() >= until {
+            return Ok(false);
+        }
+        // No name comes twice: one that is not named any more may still have to be removed, and one
+        // that could not be named may yet turn out to be.
+        let generation = {
             let manifest = self.manifest.lock();
-            (manifest.sequence + 1, manifest.indexed_to)
+            let last = reclaiming.last_generation.max(manifest.sequence);
+            last.max(manifest.horizon(id).base) + 1
         };
-        let name = base_name(id, generation);
+        reclaiming.last_generation = generation;
+        let written = self.write_base(&log, until, generation, fill);
+        if let Ok(Some((base, compacted))) = &written
+            && confirm(compacted)
+            && self.put_base(&log, until, generation, base, compacted)?
+        {
+            return Ok(true);
+        }
+        self.remove_data_file(&base_name(id, generation))?;
+        written.map(|_| false)
+    }
+
+    /// Writes what is to stand in for the beginning of a log; `None` if that was given up meanwhile.
+    fn write_base(
+        &self,
+        log: &Log,
+        until: Offset,
+        generation: u64,
+        fill: Fill<'_>,
+    ) -> io::Result<Option<(Arc<Base>, Compacted)>> {
+        let (id, name) = (log.id, base_name(log.id, generation));
+        let end = self.manifest.lock().indexed_to;
         let header = FiledHeader { start: 0, end, generation, log: Some(id) };
         let mut writer = FiledWriter::create(&*self.disk, &name, header)?;
         let mut builder = IndexBuilder::create(&*self.disk, &index_name(&name), 0, end)?;
@@ -93,18 +122,35 @@ impl History {
             let header = frame_of(id, &entry).encode(entry.frame());
             builder.entry(writer.add(&entry, &header, &kept.payload)?)
         })?;
-        let Some(compacted) = compacted else {
-            self.forget(vec![name]);
-            return Ok(false);
-        };
-        assert!(reached == until, "the last entry is kept: cuts end there");
+        if reached != until {
+            let is_given_up = log.start() >= until;
+            let reached = reached.0;
+            return if is_given_up { Ok(None) } else { Err(ends_early(reached, until)) };
+        }
         writer.finish()?;
         builder.finish(None)?;
         self.disk.sync_names()?;
-        let base = self.open_new_base(id, &name)?;
+        Ok(Some((self.open_new_base(id, &name)?, compacted)))
+    }
+
+    /// Puts a base in the place of what it stands in for; or not, if that was given up meanwhile.
+    fn put_base(
+        &self,
+        log: &Log,
+        until: Offset,
+        generation: u64,
+        base: &Arc<Base>,
+        compacted: &Compacted,
+    ) -> io::Result<bool> {
+        let freed = log.sealed_now().tip_of_runs_below(until)?;
+        assert!(freed.end == until, "a log is replaced up to the end of a run");
         let old = log.base();
         let mut manifest = self.manifest.lock();
         let horizon = log.horizon();
+        // A horizon never falls: what lies below `until` is neither to be found nor asked for.
+        if horizon.start >= until || horizon.freed.end > until {
+            return Ok(false);
+        }
         let horizon = Horizon {
             compacted_to: horizon.compacted_to.max(compacted.compacted_to),
             clean_to: compacted.clean_to,
@@ -113,10 +159,10 @@ impl History {
             ..horizon
         };
         let mut next = manifest.clone();
-        next.logs.insert(id, horizon);
+        next.logs.insert(log.id, horizon);
         next.write(&*self.disk)?;
         *manifest = next;
-        log.set_beginning(Beginning { horizon, base: Some(base) });
+        log.set_beginning(Beginning { horizon, base: Some(Arc::clone(base)) });
         drop(manifest);
         self.forget(old.into_iter().map(|old| old.files.data.name.clone()).collect());
         self.stats.replaced.fetch_add(1, Ordering::Relaxed);
@@ -131,6 +177,13 @@ impl History {
         let files = Indexed { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
         Ok(Arc::new(Base { files, run }))
     }
+}
+
+fn ends_early(reached: u64, until: Offset) -> io::Error {
+    let until = until.0;
+    io::Error::other(format!(
+        "what is to replace the beginning of a log ends before it does. reached={reached}, until={until}"
+    ))
 }
 
 fn frame_of(log: LogId, entry: &Entry) -> Frame {
