@@ -124,9 +124,10 @@ impl Engine {
         let Some(now) = self.time_to_give_up() else { return Ok(0) };
         let mut starts = Vec::new();
         for (topic, rules) in self.retention_rules() {
-            let held = self.holds(Some(&topic.id)).latest;
             for partition in &topic.partitions {
-                if let Some(given_up) = rules.decide(&*partition.log, held.as_ref(), now)? {
+                if let Some(given_up) = rules.decide(&*partition.log, now)?
+                    && self.holding(&topic.id, partition)?.is_none()
+                {
                     let GiveUp { start, why } = given_up;
                     let (topic, partition_index) = (&*topic.name, partition.index);
                     tracing::debug!(topic, partition_index, start = start.0, ?why, "gives up");

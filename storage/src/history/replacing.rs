@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use hlc::{Cut, Hlc};
+use hlc::{Cut, Hlc, UserTime};
 
 use super::History;
 use crate::data_file::DataFile;
@@ -113,6 +113,12 @@ impl History {
         let compacted = fill(&mut |kept| {
             self.give_way()?;
             let mut entry = kept.entry;
+            if reached == Offset(0)
+                && let Some(mark) = mark_before(&log.sealed_now(), &entry, log.start())?
+            {
+                let header = frame_of(id, &mark).encode(mark.frame());
+                builder.entry(writer.add(&mark, &header, &[])?)?;
+            }
             assert!(entry.base >= reached && entry.end() <= until, "kept in order: {entry:?}");
             reached = entry.end();
             entry.length = kept.payload.len() as u32;
@@ -177,6 +183,31 @@ impl History {
         let files = Indexed { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
         Ok(Arc::new(Base { files, run }))
     }
+}
+
+/// What stands in a base for all that was given up before its first entry: an entry of no offsets. A
+/// cut can end there, and then its end and its chain are those that it always had.
+fn mark_before(sealed: &Sealed, first: &Entry, start: Offset) -> io::Result<Option<Entry>> {
+    let before = sealed.tip_before_offset(first.base)?;
+    // One behind the start would be found by who looks for what follows the start; and no cut that
+    // ends there is whole: what lay between has been compacted away.
+    if before == Tip::NONE || before.end > start || before.stamp >= first.stamp {
+        return Ok(None);
+    }
+    Ok(Some(Entry {
+        stamp: before.stamp,
+        base: before.end,
+        count: 0,
+        length: 0,
+        user_min: UserTime(i64::MAX),
+        user_max: UserTime(i64::MIN),
+        user_peak: UserTime(i64::MIN),
+        bytes: 0,
+        payload_crc: crc32c::crc32c(&[]),
+        epoch: before.epoch,
+        chain: before.chain,
+        ..*first
+    }))
 }
 
 fn ends_early(reached: u64, until: Offset) -> io::Error {
