@@ -5,9 +5,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use engine::{Engine, Topic, TopicId, TopicView, View, When};
+use kafka_protocol::ResponseError;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+use crate::error_code::seek_error;
 use crate::file_run::Buffers;
 use crate::format::KafkaFormat;
 use crate::frame_memory::FrameMemory;
@@ -129,6 +131,15 @@ impl Readable {
         match self {
             Readable::Present(topic) => topic,
             Readable::Past(view) => &view.topic,
+        }
+    }
+
+    /// Whether all of it is still there. Whoever has read some of it asks this behind that: else what
+    /// was given up or compacted meanwhile would be missing from the answer, unsaid.
+    pub(crate) fn check_kept(&self) -> Result<(), ResponseError> {
+        match self {
+            Readable::Present(_) => Ok(()),
+            Readable::Past(view) => view.check_kept().map_err(|error| seek_error(&error)),
         }
     }
 

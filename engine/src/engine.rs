@@ -495,9 +495,7 @@ impl Engine {
             if let Some(fence) = self.timekeeper().fence() {
                 return Err(EngineError::Fenced(fence.to_string()));
             }
-            if let Some(held_by) = self.holds(Some(&topic.id)).latest
-                && held.log.offset_at(held_by.at)? > start
-            {
+            if let Some(held_by) = self.holding(&topic.id, held)? {
                 let (topic, partition) = (Arc::clone(&topic.name), held.index);
                 let Hold { pin, at } = held_by;
                 return Err(EngineError::Pinned { pin, at, topic, partition });

@@ -13,7 +13,7 @@ use hlc::{Cut, Hlc, SysTime};
 use storage::{Compacted, Emit, Entry, Freed, Log, Offset, Piece};
 
 use crate::compaction::{
-    CompactError, CompactOptions, CompactionSettings, Kept, Source, Stored, compact,
+    CompactError, CompactOptions, CompactionSettings, Kept, Outcome, Source, Stored, compact,
 };
 use crate::config::TopicConfig;
 use crate::engine::Engine;
@@ -124,9 +124,10 @@ impl Engine {
         let Some(now) = self.time_to_give_up() else { return Ok(0) };
         let mut starts = Vec::new();
         for (topic, rules) in self.retention_rules() {
-            let held = self.holds(Some(&topic.id)).latest;
             for partition in &topic.partitions {
-                if let Some(given_up) = rules.decide(&*partition.log, held.as_ref(), now)? {
+                if let Some(given_up) = rules.decide(&*partition.log, now)?
+                    && self.holding(&topic.id, partition)?.is_none()
+                {
                     let GiveUp { start, why } = given_up;
                     let (topic, partition_index) = (&*topic.name, partition.index);
                     tracing::debug!(topic, partition_index, start = start.0, ?why, "gives up");
@@ -169,6 +170,29 @@ impl Engine {
         .await
     }
 
+    /// Seals the open segment, whatever its age.
+    ///
+    /// # Errors
+    /// The store has stopped.
+    pub async fn seal(self: &Arc<Engine>) -> Result<(), EngineError> {
+        let engine = Arc::clone(self);
+        on_a_thread(move || {
+            engine.store.seal();
+            // Behind everything that was queued before it, and the sealing.
+            Ok(engine.store.sync()?)
+        })
+        .await
+    }
+
+    /// Indexes and files what is sealed, where no thread does that by itself.
+    ///
+    /// # Errors
+    /// The disk fails; what was not done is tried again.
+    pub async fn tend(self: &Arc<Engine>) -> Result<(), EngineError> {
+        let engine = Arc::clone(self);
+        on_a_thread(move || Ok(engine.store.tend()?)).await
+    }
+
     /// Seals the open segment once it has been open for longer than any topic allows.
     fn seal_old(&self) {
         let defaults = self.topic_defaults();
@@ -199,15 +223,21 @@ impl Engine {
             seed: RandomState::new().hash_one(log.id.0),
         };
         let (name, index) = (&*topic.name, partition.index);
-        let compacted = self.store.replace(log.id, due.until, &mut |emit| {
+        let mut held = None;
+        let mut fill = |emit: Emit<'_>| {
             let source = Below { log, until: due.until };
             let outcome = fill(&source, &options, &*self.format, emit)?;
             tracing::info!(topic = name, partition = index, ?outcome, "compacted");
-            // A pin may have been set meanwhile: what it holds stays as it is.
+            Ok(Compacted { compacted_to: outcome.compacted_to, clean_to: outcome.until })
+        };
+        let compacted = self.store.replace(log.id, due.until, &mut fill, &mut |compacted| {
+            // Pins stay as they are from here until the horizon is on stable storage. One may have been
+            // set meanwhile: what it holds stays as it is.
+            held = Some(Arc::clone(&self.changing).blocking_lock_owned());
             let holds = self.holds(Some(&topic.id));
-            let is_held = holds.earliest.is_some_and(|hold| hold.at.bound() < outcome.compacted_to);
-            Ok((!is_held).then_some(outcome))
+            holds.earliest.is_none_or(|hold| hold.at.bound() >= compacted.compacted_to)
         });
+        drop(held);
         Ok(compacted?)
     }
 
@@ -246,7 +276,7 @@ fn fill(
     options: &CompactOptions,
     format: &dyn crate::append::Format,
     emit: Emit<'_>,
-) -> io::Result<Compacted> {
+) -> io::Result<Outcome> {
     let put = |entry: Entry, payload| storage::Kept { entry, payload };
     let mut emit_kept = |kept: Kept<Entry>| emit(put(kept.entry, kept.batch));
     let outcome =
@@ -259,7 +289,7 @@ fn fill(
         let Stored { entry, batch, .. } = stored?;
         emit(put(entry, batch))?;
     }
-    Ok(Compacted { compacted_to: outcome.compacted_to, clean_to: outcome.until })
+    Ok(outcome)
 }
 
 /// The batches of a log below an offset.

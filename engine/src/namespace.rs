@@ -160,6 +160,12 @@ impl Namespace {
         topics
     }
 
+    /// How many partitions a topic had in `cut`; 0 if it was not there.
+    pub(crate) fn partition_count_at(&self, id: &TopicId, cut: Cut) -> usize {
+        let topic = self.by_id.get(id).and_then(|versions| version_at(versions, cut));
+        topic.map_or(0, |topic| topic.partitions.len())
+    }
+
     /// The name of a topic that is or was.
     pub(crate) fn name_of(&self, id: &TopicId) -> Option<Arc<str>> {
         self.by_id.get(id)?.iter().find_map(|(_, topic)| Some(Arc::clone(&topic.as_ref()?.name)))

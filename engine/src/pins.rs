@@ -18,7 +18,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::event::Event;
-use crate::namespace::{TopicId, name_fault};
+use crate::namespace::{Partition, TopicId, name_fault};
 use crate::seek::{SeekError, When};
 
 /// The furthest that a pin's expiry may lie ahead: ten years.
@@ -275,6 +275,24 @@ impl Engine {
     pub fn holds(&self, topic: Option<&TopicId>) -> Holds {
         let now = self.time_to_give_up().unwrap_or(SysTime(0));
         self.shared.namespace.read().pins.holds(topic, now)
+    }
+
+    /// The pin that nothing of a partition may be given up for, if there is one: its cut admits
+    /// something that is kept, or the partition was there and held nothing more. Then what comes behind
+    /// the cut could go, but the moment would not be whole without it: its end would lie below the start.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub(crate) fn holding(
+        &self,
+        topic: &TopicId,
+        partition: &Partition,
+    ) -> std::io::Result<Option<Hold>> {
+        let Some(hold) = self.holds(Some(topic)).latest else { return Ok(None) };
+        let (end, start) = (partition.log.offset_at(hold.at)?, partition.start());
+        let count = || self.shared.namespace.read().partition_count_at(topic, hold.at);
+        let holds = end > start || (end == start && count() > partition.index as usize);
+        Ok(holds.then_some(hold))
     }
 
     /// Removes the pins that have expired; returns how many. The housekeeping calls this now and then.

@@ -4,8 +4,8 @@
 //! - Records go oldest first and in whole batches, so what goes is said by one offset: the new start.
 //! - Age is counted from the stamp, the time of acceptance. Kafka counts from the largest timestamp
 //!   that records of a segment claim; here a record that claims an old time is kept as long as any.
-//! - While a pin's cut admits anything that is still kept, nothing goes. The oldest goes first, so a
-//!   part could go only out of what the pin holds.
+//! - A partition that a pin holds gives up nothing ([`Engine::pin`]). The oldest goes first, so a part
+//!   could go only out of what the pin holds.
 //! - The newest batch goes too when it is old enough, as Kafka's active segment does.
 
 use std::io;
@@ -18,7 +18,6 @@ use storage::Offset;
 use crate::config::{TopicConfig, TopicDefaults};
 use crate::engine::Engine;
 use crate::namespace::Topic;
-use crate::pins::Hold;
 
 /// What must be known of a partition's log.
 pub trait History {
@@ -97,23 +96,13 @@ impl Rules {
         }
     }
 
-    /// What a partition may give up at `now`, if anything. `held` is the latest pin of the topic.
+    /// What a partition that no pin holds may give up at `now`, if anything.
     ///
     /// # Errors
     /// The index cannot be read.
-    pub fn decide(
-        &self,
-        history: &impl History,
-        held: Option<&Hold>,
-        now: SysTime,
-    ) -> io::Result<Option<GiveUp>> {
+    pub fn decide(&self, history: &impl History, now: SysTime) -> io::Result<Option<GiveUp>> {
         let (start, end) = (history.start(), history.end());
         if start >= end {
-            return Ok(None);
-        }
-        if let Some(hold) = held
-            && history.offset_at(hold.at)? > start
-        {
             return Ok(None);
         }
         if let Some((deleted, kept)) = self.deleted
@@ -221,16 +210,10 @@ mod tests {
         }
 
         /// What must be true, one batch after the other: the oldest goes while it may.
-        fn expected(&self, rules: Rules, hold: Option<Cut>, now: u64) -> u64 {
+        fn expected(&self, rules: Rules, now: u64) -> u64 {
             let mut start = self.start;
             let mut left: u64 =
                 self.placed().filter(|(_, end, _)| *end > start).map(|(.., b)| b.bytes).sum();
-            let first_kept = self.placed().find(|(_, end, _)| *end > start);
-            let pinned = first_kept
-                .is_some_and(|(.., batch)| hold.is_some_and(|hold| hold.admits(batch.stamp)));
-            if pinned {
-                return start;
-            }
             let gone = rules.deleted.is_some_and(|(at, kept)| now - at.0 > millis(kept));
             for (_, end, batch) in self.placed().filter(|(_, end, _)| *end > self.start) {
                 let old = rules.age.is_some_and(|age| {
@@ -311,13 +294,10 @@ mod tests {
         fn what_goes_is_what_goes_one_batch_after_the_other(
             model in models(),
             rules in rules(),
-            hold in prop::option::weighted(0.3, 0..2000u64),
         ) {
-            let hold = hold.map(|ms| Cut::before(SysTime(ms)));
-            let held = hold.map(|at| Hold { pin: "p".into(), at });
-            let given_up = rules.decide(&model, held.as_ref(), SysTime(NOW)).unwrap();
+            let given_up = rules.decide(&model, SysTime(NOW)).unwrap();
             let start = given_up.map_or(model.start, |given_up| given_up.start.0);
-            prop_assert_eq!(start, model.expected(rules, hold, NOW));
+            prop_assert_eq!(start, model.expected(rules, NOW));
             prop_assert!(given_up.is_none_or(|given_up| given_up.start.0 > model.start));
         }
     }
@@ -346,12 +326,9 @@ mod tests {
         let rules = Rules::new(&config, &BTreeMap::new(), Some(deleted), kept);
         let batch = Batch { stamp: Hlc::at(SysTime(90)), count: 3, bytes: 10 };
         let model = Model { batches: vec![batch], start: 0 };
-        assert_eq!(rules.decide(&model, None, SysTime(150)).unwrap(), None);
+        assert_eq!(rules.decide(&model, SysTime(150)).unwrap(), None);
         let all = GiveUp { start: Offset(3), why: Why::Deleted };
-        assert_eq!(rules.decide(&model, None, SysTime(151)).unwrap(), Some(all));
-        let hold = |ms| Hold { pin: "p".into(), at: Cut::before(SysTime(ms)) };
-        assert_eq!(rules.decide(&model, Some(&hold(91)), SysTime(151)).unwrap(), None);
-        assert_eq!(rules.decide(&model, Some(&hold(90)), SysTime(151)).unwrap(), Some(all));
+        assert_eq!(rules.decide(&model, SysTime(151)).unwrap(), Some(all));
     }
 
     #[test]
@@ -359,9 +336,9 @@ mod tests {
         let batch = Batch { stamp: Hlc::at(SysTime(90)), count: 1, bytes: 0 };
         let model = Model { batches: vec![batch; 2], start: 0 };
         let rules = |bytes| Rules { bytes: Some(bytes), ..Rules::default() };
-        assert_eq!(rules(1).decide(&model, None, SysTime(NOW)).unwrap(), None);
+        assert_eq!(rules(1).decide(&model, SysTime(NOW)).unwrap(), None);
         let all = GiveUp { start: Offset(2), why: Why::Size };
-        assert_eq!(rules(0).decide(&model, None, SysTime(NOW)).unwrap(), Some(all));
+        assert_eq!(rules(0).decide(&model, SysTime(NOW)).unwrap(), Some(all));
     }
 
     #[test]
@@ -370,7 +347,7 @@ mod tests {
         let model = Model { batches: vec![batch], start: 0 };
         for age in [Duration::ZERO, Duration::from_millis(u64::MAX), Duration::MAX] {
             let rules = Rules { age: Some(age), deleted: Some((SysTime(5000), age)), bytes: None };
-            assert_eq!(rules.decide(&model, None, SysTime(NOW)).unwrap(), None, "{age:?}");
+            assert_eq!(rules.decide(&model, SysTime(NOW)).unwrap(), None, "{age:?}");
         }
     }
 }

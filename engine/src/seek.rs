@@ -143,7 +143,13 @@ impl View {
         if !inside {
             return Err(EngineError::OffsetOutOfRange { offset: from, start, end });
         }
-        Ok(self.partition.log.read(Offset(from as u64), end, bytes_max)?)
+        let pieces = self.partition.log.read(Offset(from as u64), end, bytes_max)?;
+        // Given up meanwhile: what was found begins behind what was asked for.
+        let start = self.start();
+        if (from as u64) < start.0 {
+            return Err(EngineError::OffsetOutOfRange { offset: from, start, end });
+        }
+        Ok(pieces)
     }
 }
 
@@ -172,15 +178,19 @@ impl TopicView {
                 Ask::At(Moment::Sys(cut)) | Ask::Window(Moment::Sys(cut), _) => {
                     is_kept(&horizon, cut)
                 }
-                Ask::At(Moment::User { known, .. }) => {
-                    view.end() >= horizon.start && is_uncompacted(&horizon, known)
+                Ask::At(Moment::User { before, known }) => {
+                    view.end() >= horizon.start
+                        && is_uncompacted(&horizon, known)
+                        && is_found(&horizon, before)
                 }
-                Ask::Window(Moment::User { .. }, last) => {
+                Ask::Window(Moment::User { before, .. }, last) => {
                     let known = match last {
                         Moment::User { known, .. } => known,
                         Moment::Sys(cut) => Some(cut),
                     };
-                    view.start >= horizon.start && is_uncompacted(&horizon, known)
+                    view.start >= horizon.start
+                        && is_uncompacted(&horizon, known)
+                        && is_found(&horizon, before)
                 }
             };
             if !is_whole {
@@ -200,6 +210,14 @@ impl TopicView {
 pub(crate) fn is_kept(horizon: &Horizon, cut: Cut) -> bool {
     let given_up = horizon.start > Offset(0) && cut.bound() <= horizon.lost_to;
     !given_up && is_uncompacted(horizon, Some(cut))
+}
+
+/// Whether the first record at or after a user time can be found. Where one as late is gone, it may
+/// have been the first: then the prefix ended among what is gone, and what is left of it, or the first
+/// one that is left, would be another answer than was given before.
+fn is_found(horizon: &Horizon, time: UserTime) -> bool {
+    let is_whole = horizon.start == Offset(0) && horizon.compacted_to == Hlc::ZERO;
+    is_whole || time > horizon.freed_user_peak()
 }
 
 fn is_uncompacted(horizon: &Horizon, known: Option<Cut>) -> bool {

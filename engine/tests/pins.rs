@@ -57,14 +57,27 @@ async fn a_pin_holds_what_it_admits_against_delete_records_until_it_is_removed()
     assert_eq!(rig.engine.delete_records(&a, 0, 1).await.unwrap().0, 1);
 }
 
+/// Else its moment could not be read: it would end below where the partition begins.
 #[tokio::test]
-async fn a_pin_whose_cut_admits_nothing_that_is_kept_is_no_hindrance() {
+async fn a_pin_holds_a_partition_that_was_empty_and_none_that_was_not_there() {
     let rig = Rig::new();
     let topic = rig.topic("t", 1).await;
     rig.pass(1);
     let empty = rig.now();
     rig.append(&topic, 0, &[1]).await.unwrap();
+    let later = rig.topic("later", 1).await;
+    rig.append(&later, 0, &[1]).await.unwrap();
+    rig.engine.add_partitions("t", 2, false).await.unwrap();
+    let topic = rig.engine.topic_by_id(&topic.id).unwrap();
+    rig.append(&topic, 1, &[1]).await.unwrap();
     pin(&rig, "p", empty).await.unwrap();
+    let refused = rig.engine.delete_records(&topic, 0, 1).await;
+    assert!(matches!(refused, Err(EngineError::Pinned { .. })), "{refused:?}");
+    assert_eq!(rig.engine.delete_records(&topic, 1, 1).await.unwrap().0, 1);
+    assert_eq!(rig.engine.delete_records(&later, 0, 1).await.unwrap().0, 1);
+    let pinned = rig.engine.cut(empty, None, NOW).await.unwrap();
+    assert_eq!(pinned.partitions.len(), 1);
+    rig.engine.unpin("p").await.unwrap();
     assert_eq!(rig.engine.delete_records(&topic, 0, 1).await.unwrap().0, 1);
 }
 

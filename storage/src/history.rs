@@ -32,7 +32,7 @@ use crate::proof::SigningKey;
 pub use giving_up::Freed;
 pub use opening::HistoryError;
 pub(crate) use opening::Opened;
-pub use replacing::{Compacted, Emit, Kept};
+pub use replacing::{Compacted, Emit, Fill, Kept};
 
 /// How long the background work rests when there is nothing to do, or nothing can be done.
 const TEND_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -112,6 +112,8 @@ struct Reclaiming {
     settled: HashMap<LogId, Offset>,
     /// Data files that nothing names since then.
     unnamed: Vec<String>,
+    /// The last generation that a base was given in this life.
+    last_generation: u64,
 }
 
 impl History {

@@ -33,7 +33,7 @@ mod tail;
 pub mod timekeeper;
 
 pub use data_file::{DataFile, LoadBuffer};
-pub use history::{Compacted, Emit, Freed, HistoryError, HistoryStats, Kept};
+pub use history::{Compacted, Emit, Fill, Freed, HistoryError, HistoryStats, Kept};
 pub use home::{FORMAT, Home, HomeError};
 pub use log::{Entry, Log, LogId, Offset, Piece, PieceData};
 pub use store::{

@@ -51,6 +51,14 @@ pub struct Horizon {
     pub(crate) base: u64,
 }
 
+impl Horizon {
+    /// The largest user time in what is no longer looked for where it was written: some of it, or all,
+    /// is gone.
+    pub fn freed_user_peak(&self) -> UserTime {
+        self.freed.user_peak
+    }
+}
+
 impl Default for Horizon {
     fn default() -> Horizon {
         Horizon {

@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::history::{
-    Compacted, Emit, Freed, History, HistoryError, HistoryStats, Opened, SealedSegment,
+    Compacted, Fill, Freed, History, HistoryError, HistoryStats, Opened, SealedSegment,
 };
 use crate::index::BlockCache;
 use crate::journal::{
@@ -525,7 +525,8 @@ impl<S: Stage> Store<S> {
     }
 
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, which is an
-    /// offset that [`Store::replaceable`] gave; or changes nothing, if `fill` says so in the end.
+    /// offset that [`Store::replaceable`] gave. Whether that was done: not if `confirm` says so, which
+    /// is asked once, just before; and not if all below `until` was given up meanwhile.
     ///
     /// Entries come in order, and the last one below `until` has to be among them: cuts end there.
     ///
@@ -535,9 +536,10 @@ impl<S: Stage> Store<S> {
         &self,
         log: LogId,
         until: Offset,
-        fill: &mut dyn FnMut(Emit<'_>) -> io::Result<Option<Compacted>>,
+        fill: Fill<'_>,
+        confirm: &mut dyn FnMut(&Compacted) -> bool,
     ) -> io::Result<bool> {
-        self.shared.history.replace(log, until, fill)
+        self.shared.history.replace(log, until, fill, confirm)
     }
 
     /// The parts that there are.

@@ -163,9 +163,17 @@ fn read(kafka: &Kafka, request: &FetchRequest, asked: &[Asked]) -> Vec<Vec<Fetch
                 taken += fetched.bytes();
                 fetched
             };
-            asked.topic.partitions.iter().map(read).collect()
+            let fetched = asked.topic.partitions.iter().map(read).collect();
+            match asked.found.as_ref().map(Readable::check_kept) {
+                Ok(Err(error)) => refuse_all(&asked.topic, error),
+                _ => fetched,
+            }
         })
         .collect()
+}
+
+fn refuse_all(topic: &FetchTopic, error: ResponseError) -> Vec<Fetched> {
+    topic.partitions.iter().map(|asked| Fetched::refused(asked.partition, error)).collect()
 }
 
 fn read_partition(

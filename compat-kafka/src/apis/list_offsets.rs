@@ -51,7 +51,8 @@ impl Serve for ListOffsetsRequest {
                         asked.partition_index,
                         asked.current_leader_epoch,
                         asked.timestamp,
-                    ),
+                    )
+                    .and_then(|place| readable.check_kept().map(|()| place)),
                     Err(error) => Err(*error),
                 };
                 let answer = ListOffsetsPartitionResponse::default()

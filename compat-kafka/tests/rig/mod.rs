@@ -10,6 +10,7 @@
 )]
 
 pub mod hanging;
+pub mod house;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -54,7 +54,8 @@ impl History {
     /// # Errors
     /// The disk fails; nothing has changed then.
     pub(crate) fn file_next(&self) -> io::Result<bool> {
-        let _reclaiming = self.reclaiming.lock();
+        // What is sealed must go on being indexed while a log is compacted, and that may take long.
+        let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(false) };
         for part in self.parts.all().iter() {
             if part.layout != Layout::Journal || part.is_settled() || !self.is_proved(part) {
                 continue;

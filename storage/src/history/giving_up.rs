@@ -158,9 +158,12 @@ impl History {
                 }
             }
         }
+        // The last part has what the stage remembers, and stays. Once it was filed it is empty, and goes
+        // when there is another behind it.
         let mut gone = Vec::new();
-        for part in parts.iter().filter(|part| touched.contains(&part.start)) {
-            if !self.is_alive(part, due)? {
+        for part in parts.iter().rev().skip(1) {
+            let may_go = touched.contains(&part.start) || part.index().header.entries == 0;
+            if may_go && !self.is_alive(part, due)? {
                 gone.push(Arc::clone(part));
             }
         }
@@ -209,9 +212,12 @@ impl History {
         if names.is_empty() {
             return Ok(());
         }
-        for name in names {
-            for name in [index_name(&name), name] {
-                remove_if_there(&*self.disk, &name)?;
+        let mut names = names.into_iter();
+        while let Some(name) = names.next() {
+            if let Err(error) = self.remove_data_file(&name) {
+                // Names are not lost by a disk that fails: they come again in a later round.
+                self.forget(std::iter::once(name).chain(names).collect());
+                return Err(error);
             }
             freed.files += 1;
             self.stats.removed.fetch_add(1, Ordering::Relaxed);
@@ -220,10 +226,16 @@ impl History {
     }
 }
 
-fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
-    match disk.remove(name) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+impl History {
+    /// Removes a data file and its index, if they are there.
+    pub(super) fn remove_data_file(&self, name: &str) -> io::Result<()> {
+        for name in [&*index_name(name), name] {
+            match self.disk.remove(name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }
 

@@ -90,7 +90,8 @@ impl History {
     /// # Errors
     /// The disk fails, or the data itself is damaged.
     pub(crate) fn rebuild_suspects(&self) -> io::Result<usize> {
-        let _reclaiming = self.reclaiming.lock();
+        // What is sealed must go on being indexed while a log is compacted, and that may take long.
+        let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(0) };
         let parts = self.parts.all();
         let mut rebuilt = 0;
         for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_suspect()) {

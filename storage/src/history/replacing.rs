@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use hlc::{Cut, Hlc};
+use hlc::{Cut, Hlc, UserTime};
 
 use super::History;
 use crate::data_file::DataFile;
@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::filed::{FiledHeader, FiledWalk, FiledWriter, base_name, index_name};
 use crate::index::{IndexBuilder, Placed, Run, Tip, bisect};
 use crate::journal::{FRAME_BYTES, Frame};
-use crate::log::{Base, Beginning, Entry, LogId, Offset, Sealed, entry_of};
+use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, Sealed, entry_of};
 use crate::manifest::Horizon;
 use crate::part::Indexed;
 
@@ -38,6 +38,9 @@ pub struct Compacted {
 /// Takes an entry that stays.
 pub type Emit<'a> = &'a mut dyn FnMut(Kept) -> io::Result<()>;
 
+/// Emits what stays of the beginning of a log.
+pub type Fill<'a> = &'a mut dyn FnMut(Emit<'_>) -> io::Result<Compacted>;
+
 impl Sealed {
     /// How far the log had come at the end of the last run that `cut` admits as a whole.
     pub(crate) fn tip_of_runs_in(&self, cut: Cut) -> io::Result<Tip> {
@@ -56,7 +59,8 @@ impl Sealed {
 
 impl History {
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
-    /// it ends ([`Sealed::tip_of_runs_in`]); or changes nothing, if `fill` says so in the end.
+    /// it ends ([`Sealed::tip_of_runs_in`]). Changes nothing if `confirm` says so, which is asked once
+    /// all of it is on stable storage; or if all below `until` was given up meanwhile.
     ///
     /// # Errors
     /// The disk fails, or `fill` does; nothing has changed then.
@@ -64,18 +68,43 @@ impl History {
         &self,
         id: LogId,
         until: Offset,
-        fill: &mut dyn FnMut(Emit<'_>) -> io::Result<Option<Compacted>>,
+        fill: Fill<'_>,
+        confirm: &mut dyn FnMut(&Compacted) -> bool,
     ) -> io::Result<bool> {
-        let _reclaiming = self.reclaiming.lock();
+        let mut reclaiming = self.reclaiming.lock();
         let log = self.log(id);
-        let freed = log.sealed_now().tip_of_runs_below(until)?;
-        assert!(freed.end == until, "a log is replaced up to the end of a run");
-        // No name comes twice: one that is not named any more may still have to be removed.
-        let (generation, end) = {
+        if log.start() >= until {
+            return Ok(false);
+        }
+        // No name comes twice: one that is not named any more may still have to be removed, and one
+        // that could not be named may yet turn out to be.
+        let generation = {
             let manifest = self.manifest.lock();
-            (manifest.sequence + 1, manifest.indexed_to)
+            let last = reclaiming.last_generation.max(manifest.sequence);
+            last.max(manifest.horizon(id).base) + 1
         };
-        let name = base_name(id, generation);
+        reclaiming.last_generation = generation;
+        let written = self.write_base(&log, until, generation, fill);
+        if let Ok(Some((base, compacted))) = &written
+            && confirm(compacted)
+            && self.put_base(&log, until, generation, base, compacted)?
+        {
+            return Ok(true);
+        }
+        self.remove_data_file(&base_name(id, generation))?;
+        written.map(|_| false)
+    }
+
+    /// Writes what is to stand in for the beginning of a log; `None` if that was given up meanwhile.
+    fn write_base(
+        &self,
+        log: &Log,
+        until: Offset,
+        generation: u64,
+        fill: Fill<'_>,
+    ) -> io::Result<Option<(Arc<Base>, Compacted)>> {
+        let (id, name) = (log.id, base_name(log.id, generation));
+        let end = self.manifest.lock().indexed_to;
         let header = FiledHeader { start: 0, end, generation, log: Some(id) };
         let mut writer = FiledWriter::create(&*self.disk, &name, header)?;
         let mut builder = IndexBuilder::create(&*self.disk, &index_name(&name), 0, end)?;
@@ -84,6 +113,12 @@ impl History {
         let compacted = fill(&mut |kept| {
             self.give_way()?;
             let mut entry = kept.entry;
+            if reached == Offset(0)
+                && let Some(mark) = mark_before(&log.sealed_now(), &entry, log.start())?
+            {
+                let header = frame_of(id, &mark).encode(mark.frame());
+                builder.entry(writer.add(&mark, &header, &[])?)?;
+            }
             assert!(entry.base >= reached && entry.end() <= until, "kept in order: {entry:?}");
             reached = entry.end();
             entry.length = kept.payload.len() as u32;
@@ -93,18 +128,35 @@ impl History {
             let header = frame_of(id, &entry).encode(entry.frame());
             builder.entry(writer.add(&entry, &header, &kept.payload)?)
         })?;
-        let Some(compacted) = compacted else {
-            self.forget(vec![name]);
-            return Ok(false);
-        };
-        assert!(reached == until, "the last entry is kept: cuts end there");
+        if reached != until {
+            let is_given_up = log.start() >= until;
+            let reached = reached.0;
+            return if is_given_up { Ok(None) } else { Err(ends_early(reached, until)) };
+        }
         writer.finish()?;
         builder.finish(None)?;
         self.disk.sync_names()?;
-        let base = self.open_new_base(id, &name)?;
+        Ok(Some((self.open_new_base(id, &name)?, compacted)))
+    }
+
+    /// Puts a base in the place of what it stands in for; or not, if that was given up meanwhile.
+    fn put_base(
+        &self,
+        log: &Log,
+        until: Offset,
+        generation: u64,
+        base: &Arc<Base>,
+        compacted: &Compacted,
+    ) -> io::Result<bool> {
+        let freed = log.sealed_now().tip_of_runs_below(until)?;
+        assert!(freed.end == until, "a log is replaced up to the end of a run");
         let old = log.base();
         let mut manifest = self.manifest.lock();
         let horizon = log.horizon();
+        // A horizon never falls: what lies below `until` is neither to be found nor asked for.
+        if horizon.start >= until || horizon.freed.end > until {
+            return Ok(false);
+        }
         let horizon = Horizon {
             compacted_to: horizon.compacted_to.max(compacted.compacted_to),
             clean_to: compacted.clean_to,
@@ -113,10 +165,10 @@ impl History {
             ..horizon
         };
         let mut next = manifest.clone();
-        next.logs.insert(id, horizon);
+        next.logs.insert(log.id, horizon);
         next.write(&*self.disk)?;
         *manifest = next;
-        log.set_beginning(Beginning { horizon, base: Some(base) });
+        log.set_beginning(Beginning { horizon, base: Some(Arc::clone(base)) });
         drop(manifest);
         self.forget(old.into_iter().map(|old| old.files.data.name.clone()).collect());
         self.stats.replaced.fetch_add(1, Ordering::Relaxed);
@@ -131,6 +183,38 @@ impl History {
         let files = Indexed { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
         Ok(Arc::new(Base { files, run }))
     }
+}
+
+/// What stands in a base for all that was given up before its first entry: an entry of no offsets. A
+/// cut can end there, and then its end and its chain are those that it always had.
+fn mark_before(sealed: &Sealed, first: &Entry, start: Offset) -> io::Result<Option<Entry>> {
+    let before = sealed.tip_before_offset(first.base)?;
+    // One behind the start would be found by who looks for what follows the start; and no cut that
+    // ends there is whole: what lay between has been compacted away.
+    if before == Tip::NONE || before.end > start || before.stamp >= first.stamp {
+        return Ok(None);
+    }
+    Ok(Some(Entry {
+        stamp: before.stamp,
+        base: before.end,
+        count: 0,
+        length: 0,
+        user_min: UserTime(i64::MAX),
+        user_max: UserTime(i64::MIN),
+        user_peak: UserTime(i64::MIN),
+        bytes: 0,
+        payload_crc: crc32c::crc32c(&[]),
+        epoch: before.epoch,
+        chain: before.chain,
+        ..*first
+    }))
+}
+
+fn ends_early(reached: u64, until: Offset) -> io::Error {
+    let until = until.0;
+    io::Error::other(format!(
+        "what is to replace the beginning of a log ends before it does. reached={reached}, until={until}"
+    ))
 }
 
 fn frame_of(log: LogId, entry: &Entry) -> Frame {

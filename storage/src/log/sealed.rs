@@ -120,6 +120,11 @@ impl Sealed {
         self.find(|run| run.tip.end <= offset, |placed| placed.entry.end() <= offset)
     }
 
+    /// How far the log had come before the entry that holds `offset`, or the first behind it.
+    pub(crate) fn tip_before_offset(&self, offset: Offset) -> io::Result<Tip> {
+        self.at_offset(offset)?.map_or(Ok(self.tip), |spot| self.tip_before(&spot))
+    }
+
     /// How far the log had come before a spot.
     fn tip_before(&self, spot: &Spot) -> io::Result<Tip> {
         if spot.number > spot.run.first {

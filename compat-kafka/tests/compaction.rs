@@ -1,0 +1,355 @@
+//! Compaction on a whole engine: the past from the horizon on is what it was, and before it an error
+//! (TIME.md 11.12).
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use engine::{EngineError, SeekError, When};
+use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
+use proptest::prelude::*;
+use rig::house::{House, Read, Record, read_all};
+
+const KEYS: u32 = 6;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Keys, and whether they get a value; how long before.
+    Produce(Vec<(u32, bool)>, u64),
+    /// Which of the last five batches is sent again.
+    Again(usize),
+    Settle,
+    Compact,
+    Retain,
+    DeleteTo(u8),
+    Free,
+    Pin,
+    Unpin,
+    Restart,
+    Crash,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let records = prop::collection::vec((0..KEYS, prop::bool::weighted(0.75)), 1..6);
+    let step = prop_oneof![
+        10 => (records, 0..400_u64).prop_map(|(records, after)| Step::Produce(records, after)),
+        2 => (0..5_usize).prop_map(Step::Again),
+        4 => Just(Step::Settle),
+        4 => Just(Step::Compact),
+        1 => Just(Step::Retain),
+        1 => any::<u8>().prop_map(Step::DeleteTo),
+        2 => Just(Step::Free),
+        1 => Just(Step::Pin),
+        1 => Just(Step::Unpin),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Crash),
+    ];
+    prop::collection::vec(step, 10..60)
+}
+
+struct Produced {
+    base: u64,
+    end: u64,
+    stamp: Hlc,
+    sequence: i32,
+    records: Vec<Read>,
+    sent: Vec<Record>,
+}
+
+struct World {
+    house: House,
+    batches: Vec<Produced>,
+    /// Moments, and the hash of each as it was first.
+    moments: Vec<(Cut, u128)>,
+    start: u64,
+    deletes: bool,
+}
+
+impl World {
+    async fn new(policy: &str) -> World {
+        let house = House::new();
+        let configs = [
+            ("cleanup.policy", policy),
+            ("min.compaction.lag.ms", "500"),
+            ("min.cleanable.dirty.ratio", "0"),
+            ("delete.retention.ms", "700"),
+            ("retention.ms", "6000"),
+        ];
+        house.topic("c", 1, &configs).await;
+        // Another in the same files, of which nothing ever goes.
+        house.topic("other", 1, &[("retention.ms", "-1")]).await;
+        let deletes = policy.contains("delete");
+        World { house, batches: Vec::new(), moments: Vec::new(), start: 0, deletes }
+    }
+
+    async fn produce(&mut self, keys: &[(u32, bool)], after: u64) {
+        self.house.pass(after);
+        let base = self.batches.last().map_or(0, |batch| batch.end);
+        let sent: Vec<Record> = keys
+            .iter()
+            .enumerate()
+            .map(|(nth, (key, has_value))| {
+                let value = has_value.then(|| format!("v{}", base + nth as u64));
+                // User times that fall now and then.
+                let time = 1000 * self.batches.len() as i64 - 700 * i64::from(*key);
+                (Some(format!("k{key}")), value, time)
+            })
+            .collect();
+        let producer = Some((9, 0, base as i32));
+        let appended = self.house.produce_as("c", 0, &sent, producer).await.unwrap();
+        assert_eq!(appended.base.0, base);
+        let record: Record = (None, Some("x".repeat(100)), 0);
+        self.house.produce("other", 0, &[record]).await;
+        let read = |(nth, (key, value, time)): (usize, &Record)| Read {
+            offset: base + nth as u64,
+            key: key.clone(),
+            value: value.clone(),
+            time: *time,
+        };
+        self.batches.push(Produced {
+            base,
+            end: base + sent.len() as u64,
+            stamp: appended.stamp,
+            sequence: base as i32,
+            records: sent.iter().enumerate().map(read).collect(),
+            sent,
+        });
+        self.house.pass(1);
+        for cut in [Cut::below(appended.stamp), Cut::through(appended.stamp)] {
+            if let Ok(hash) = self.house.hash("c", cut).await {
+                self.moments.push((cut, hash));
+            }
+        }
+    }
+
+    async fn again(&self, nth: usize) {
+        let Some(batch) = self.batches.iter().rev().nth(nth) else { return };
+        let producer = Some((9, 0, batch.sequence));
+        match self.house.produce_as("c", 0, &batch.sent, producer).await {
+            Err(EngineError::Duplicate { base, .. }) => assert_eq!(base.0, batch.base),
+            other => panic!("the {nth}th last is a duplicate: {other:?}"),
+        }
+    }
+
+    fn in_cut(&self, cut: Cut) -> impl Iterator<Item = &Read> {
+        let held = self.batches.iter().filter(move |batch| cut.admits(batch.stamp));
+        held.flat_map(|batch| &batch.records).filter(|record| record.offset >= self.start)
+    }
+
+    /// What is read of a cut has the state by key that a replay gives, offsets and all.
+    fn check_state(&self, found: &[Read], cut: Cut, said: &str) {
+        let expected = state(self.in_cut(cut));
+        assert_eq!(state(found.iter()), expected, "{said}");
+        let mut known = self.in_cut(cut).peekable();
+        for read in found {
+            while known.next_if(|record| record.offset < read.offset).is_some() {}
+            assert_eq!(known.next(), Some(read), "{said}: nothing is made up");
+        }
+    }
+
+    async fn check(&mut self) {
+        let present = self.house.present("c", 0);
+        assert_eq!(present.end().0, self.batches.last().map_or(0, |batch| batch.end));
+        assert_eq!(present.start().0, self.start);
+        self.check_state(&read_all(&present), Cut::ALL, "now");
+        let horizon = present.partition.log.horizon();
+        for (cut, hash) in &self.moments {
+            let said = format!("{cut:?}, horizon {:?}, start {}", horizon.compacted_to, self.start);
+            let end = self.batches.iter().rfind(|batch| cut.admits(batch.stamp));
+            let end = end.map_or(0, |batch| batch.end);
+            let is_lost = end < self.start || cut.bound() < horizon.compacted_to;
+            match self.house.at("c", *cut).await {
+                Ok(view) => {
+                    assert!(!is_lost, "{said}");
+                    assert_eq!(view.partitions[0].end().0, end, "{said}");
+                    self.check_state(&read_all(&view.partitions[0]), *cut, &said);
+                    assert_eq!(self.house.hash("c", *cut).await.unwrap(), *hash, "{said}");
+                }
+                Err(SeekError::BeforeHistory { lost }) => {
+                    assert!(is_lost, "{said}");
+                    let earliest = Cut::below(lost[0].earliest);
+                    assert!(self.house.hash("c", *cut).await.is_err());
+                    assert!(self.house.at("c", earliest).await.is_ok(), "{said}");
+                }
+                Err(error) => panic!("{said}: {error}"),
+            }
+            self.check_window(*cut, is_lost).await;
+        }
+        self.check_user_times().await;
+    }
+
+    /// From a moment to the last.
+    async fn check_window(&self, first: Cut, is_lost: bool) {
+        let Some((last, _)) = self.moments.last() else { return };
+        let ask = Ask::window(Moment::Sys(first), Moment::Sys(*last));
+        let Ok(ask) = ask else { return };
+        let view = self.house.engine.view("c", ask, When::Refuse).await;
+        assert_eq!(view.is_err(), is_lost, "{view:?}");
+    }
+
+    /// The prefix before a user time, as known at the last moment: with the state that it always had,
+    /// or an error.
+    async fn check_user_times(&self) {
+        let Some((known, _)) = self.moments.last() else { return };
+        let horizon = self.house.present("c", 0).partition.log.horizon();
+        for time in (-4000..1000 * self.batches.len() as i64 + 2000).step_by(900) {
+            let all = self.batches.iter().filter(|batch| known.admits(batch.stamp));
+            let records = all.clone().flat_map(|batch| &batch.records);
+            let end = records.clone().find(|record| record.time >= time);
+            let end = end.map_or(all.last().map_or(0, |batch| batch.end), |record| record.offset);
+            let view = self.house.before("c", time, *known).await;
+            if let Ok(view) = view {
+                let said = format!("u{time}, {horizon:?}");
+                assert!(end >= self.start, "{said}");
+                assert_eq!(view.partitions[0].end().0, end, "{said}");
+                let held = |record: &&Read| (self.start..end).contains(&record.offset);
+                let found = read_all(&view.partitions[0]);
+                assert_eq!(state(found.iter()), state(records.filter(held)), "{said}");
+            } else if self.start == 0 && horizon.compacted_to == Hlc::ZERO {
+                panic!("u{time} is whole: {view:?}");
+            }
+        }
+        // The largest time of what is left.
+        let present = self.house.present("c", 0);
+        let found = self.house.engine.latest_by_user_time(&present).unwrap();
+        let all = read_all(&present);
+        let largest = all.iter().map(|read| read.time).max();
+        assert_eq!(found.map(|found| found.time.0), largest);
+        for time in all.iter().map(|read| read.time) {
+            let found = self.house.engine.first_at_or_after(&present, UserTime(time)).unwrap();
+            let first = all.iter().find(|read| read.time >= time).map(|read| read.offset);
+            assert_eq!(found.map(|found| found.offset.0), first, "u{time}");
+        }
+    }
+
+    async fn act(mut self, step: &Step) -> World {
+        let engine = &self.house.engine;
+        match step {
+            Step::Produce(keys, after) => self.produce(keys, *after).await,
+            Step::Again(nth) => self.again(*nth).await,
+            Step::Settle => self.house.settle().await,
+            Step::Compact => drop(engine.compact_due().await.unwrap()),
+            Step::Retain => {
+                engine.give_up_old().await.unwrap();
+                let start = self.house.present("c", 0).start().0;
+                assert!(self.deletes || start == self.start);
+                self.start = start;
+            }
+            Step::DeleteTo(part) => {
+                let topic = engine.topic("c").unwrap();
+                let end = self.house.present("c", 0).end().0;
+                let before = self.start + (end - self.start) * u64::from(*part) / 512;
+                match engine.delete_records(&topic, 0, before as i64).await {
+                    Ok(start) => self.start = start.0,
+                    Err(EngineError::Pinned { .. }) => assert!(!engine.pins().is_empty()),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Step::Free => drop(engine.free().await.unwrap()),
+            Step::Pin => {
+                let expires = SysTime(engine.wall_now().0 + 3_600_000);
+                // One that stands already, or of a moment that is lost, is refused.
+                if let Some((cut, _)) = self.moments.get(self.moments.len() / 2) {
+                    let _ = engine.pin("p", *cut, When::Refuse, expires, None).await;
+                }
+            }
+            Step::Unpin => drop(engine.unpin("p").await),
+            Step::Restart => self.house = self.house.restart(),
+            Step::Crash => self.house = self.house.crash(),
+        }
+        for pin in self.house.engine.pins() {
+            let whole = self.house.at("c", pin.at).await;
+            assert!(whole.is_ok(), "a pin's moment is whole: {pin:?} {step:?} {whole:?}");
+        }
+        self
+    }
+}
+
+fn state<'a>(records: impl Iterator<Item = &'a Read>) -> BTreeMap<String, (u64, String)> {
+    let mut state = BTreeMap::new();
+    for record in records {
+        let key = record.key.clone().unwrap();
+        match &record.value {
+            Some(value) => state.insert(key, (record.offset, value.clone())),
+            None => state.remove(&key),
+        };
+    }
+    state
+}
+
+async fn play(policy: &str, steps: &[Step]) -> u64 {
+    let mut world = World::new(policy).await;
+    let mut replaced = 0;
+    let count = |world: &World| world.house.engine.history_stats().replaced.load(Ordering::Relaxed);
+    for (nth, step) in steps.iter().enumerate() {
+        if matches!(step, Step::Restart | Step::Crash) {
+            replaced += count(&world);
+        }
+        world = world.act(step).await;
+        if nth % 4 == 3 || !matches!(step, Step::Produce(..)) {
+            world.check().await;
+        }
+    }
+    for nth in 0..5 {
+        world.again(nth).await;
+    }
+    replaced + count(&world)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_past_from_the_horizon_on_is_what_it_was(
+        steps in steps(), deletes in any::<bool>()
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let policy = if deletes { "compact,delete" } else { "compact" };
+        runtime.block_on(play(policy, &steps));
+    }
+}
+
+/// A moment that ends just where the records begin that were not given up, when what follows has been
+/// compacted: its end and its hash are what they were.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_moment_at_the_start_of_what_is_compacted_ends_where_it_did() {
+    let records = |count| vec![(0, true); count];
+    let steps = [
+        Step::Produce(records(2), 0),
+        Step::Produce(records(1), 0),
+        Step::Settle,
+        Step::Produce(records(4), 150),
+        // The first two of seven.
+        Step::DeleteTo(147),
+        Step::Produce(records(1), 200),
+        Step::Produce(records(1), 200),
+        Step::Compact,
+        Step::Free,
+        Step::Free,
+        Step::Crash,
+    ];
+    assert_eq!(play("compact", &steps).await, 1);
+}
+
+/// A long run of the same, of which it is known that it compacts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_compacted_over_and_over_has_its_state_at_every_moment() {
+    let mut steps = Vec::new();
+    for round in 0..12_u32 {
+        for nth in 0..6 {
+            let keys = [((round + nth) % KEYS, nth % 4 != 3), (nth * round % KEYS, true)];
+            steps.push(Step::Produce(keys.to_vec(), 150));
+        }
+        steps.extend([Step::Settle, Step::Compact, Step::Free, Step::Again(4)]);
+        match round % 6 {
+            1 => steps.push(Step::Crash),
+            2 => steps.push(Step::Pin),
+            3 => steps.push(Step::Unpin),
+            4 => steps.push(Step::Restart),
+            _ => {}
+        }
+    }
+    let replaced = play("compact", &steps).await;
+    assert!(replaced >= 8, "{replaced}");
+}

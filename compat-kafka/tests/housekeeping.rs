@@ -1,0 +1,471 @@
+//! What the engine gives up by itself, and what it must not: retention, DeleteRecords, pins, deleted
+//! topics, and the space of all that (TIME.md 6; F12, F38, B13).
+
+mod rig;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use engine::{EngineError, Offset, SeekError, When};
+use hlc::{Cut, Hlc, SysTime};
+use rig::house::{House, Read, Record, read_all};
+
+const SECOND: u64 = 1000;
+
+/// A batch that was produced, as a model remembers it.
+#[derive(Clone, Debug)]
+struct Produced {
+    partition: u32,
+    base: u64,
+    end: u64,
+    stamp: Hlc,
+    records: Vec<Read>,
+}
+
+#[derive(Default)]
+struct Model {
+    batches: Vec<Produced>,
+    /// Moments between batches.
+    moments: Vec<Cut>,
+}
+
+impl Model {
+    async fn produce(&mut self, house: &House, topic: &str, partition: u32, times: &[i64]) {
+        let nth = self.batches.len();
+        // Large enough for space to be given back.
+        let value = format!("{nth:>2000}");
+        let records: Vec<Record> =
+            times.iter().map(|time| (None, Some(value.clone()), *time)).collect();
+        let appended = house.produce(topic, partition, &records).await;
+        let base = appended.base.0;
+        let read = |(nth, time): (usize, &i64)| Read {
+            offset: base + nth as u64,
+            key: None,
+            value: Some(value.clone()),
+            time: *time,
+        };
+        self.batches.push(Produced {
+            partition,
+            base,
+            end: base + times.len() as u64,
+            stamp: appended.stamp,
+            records: times.iter().enumerate().map(read).collect(),
+        });
+        self.moments.push(Cut::below(appended.stamp));
+        self.moments.push(Cut::through(appended.stamp));
+    }
+
+    fn of(&self, partition: u32) -> impl DoubleEndedIterator<Item = &Produced> {
+        self.batches.iter().filter(move |batch| batch.partition == partition)
+    }
+
+    fn end_at(&self, partition: u32, cut: Cut) -> u64 {
+        let held = self.of(partition).filter(|batch| cut.admits(batch.stamp));
+        held.last().map_or(0, |batch| batch.end)
+    }
+
+    /// The end of the prefix before the first record at or after a user time, as known at `cut`.
+    fn end_before(&self, partition: u32, time: i64, cut: Cut) -> u64 {
+        let found = self
+            .of(partition)
+            .filter(|batch| cut.admits(batch.stamp))
+            .flat_map(|batch| &batch.records)
+            .find(|record| record.time >= time);
+        found.map_or(self.end_at(partition, cut), |record| record.offset)
+    }
+
+    fn between(&self, partition: u32, start: u64, end: u64) -> Vec<Read> {
+        let records = self.of(partition).flat_map(|batch| &batch.records).cloned();
+        records.filter(|record| (start..end).contains(&record.offset)).collect()
+    }
+
+    /// Where a partition begins when all that is older is gone.
+    fn start_by_age(&self, partition: u32, oldest: u64) -> u64 {
+        let kept = self.of(partition).find(|batch| batch.stamp.time().0 >= oldest);
+        kept.map_or_else(|| self.end_at(partition, Cut::ALL), |batch| batch.base)
+    }
+}
+
+/// Holds what can be read of a topic against the model: at every moment, present and past.
+async fn check(house: &House, topic: &str, model: &Model, starts: &[u64]) {
+    let partitions = || (0..starts.len() as u32).zip(starts.iter().copied());
+    for (index, start) in partitions() {
+        let view = house.present(topic, index);
+        let end = model.end_at(index, Cut::ALL);
+        assert_eq!((view.start().0, view.end().0), (start, end));
+        assert_eq!(read_all(&view), model.between(index, start, end));
+        if start > 0 {
+            for below in [0, start - 1] {
+                let refused = view.read(below as i64, 1 << 20);
+                assert!(matches!(refused, Err(EngineError::OffsetOutOfRange { .. })), "{below}");
+            }
+        }
+    }
+    for cut in &model.moments {
+        let expected: Vec<u32> = partitions()
+            .filter(|(index, start)| model.end_at(*index, *cut) < *start)
+            .map(|(index, _)| index)
+            .collect();
+        match house.at(topic, *cut).await {
+            Ok(view) => {
+                assert_eq!(expected, [0; 0], "at {cut:?}");
+                for (index, start) in partitions() {
+                    let end = model.end_at(index, *cut);
+                    let found = read_all(&view.partitions[index as usize]);
+                    assert_eq!(found, model.between(index, start, end), "at {cut:?}");
+                }
+            }
+            Err(SeekError::BeforeHistory { lost }) => {
+                let named: Vec<u32> = lost.iter().map(|lost| lost.partition).collect();
+                assert_eq!(named, expected, "at {cut:?}");
+                for lost in &lost {
+                    let earliest = Cut::below(lost.earliest);
+                    let index = lost.partition;
+                    assert!(model.end_at(index, earliest) >= starts[index as usize]);
+                    let before = Cut::below(lost.earliest.previous());
+                    assert!(model.end_at(index, before) < starts[index as usize]);
+                }
+                let latest = lost.iter().map(|lost| lost.earliest).max().expect("one is named");
+                house.at(topic, Cut::below(latest)).await.expect("the earliest moment is whole");
+            }
+            Err(error) => panic!("at {cut:?}: {error}"),
+        }
+        check_user_times(house, topic, model, starts, *cut).await;
+    }
+}
+
+/// By user time too, a moment gives what it always gave, or an error.
+async fn check_user_times(house: &House, topic: &str, model: &Model, starts: &[u64], known: Cut) {
+    let times = model.batches.iter().flat_map(|batch| &batch.records).map(|record| record.time);
+    for time in times.step_by(7) {
+        let ends: Vec<u64> =
+            (0..starts.len() as u32).map(|index| model.end_before(index, time, known)).collect();
+        let is_lost = ends.iter().zip(starts).any(|(end, start)| end < start)
+            || house.at(topic, known).await.is_err();
+        match house.before(topic, time, known).await {
+            Ok(view) => {
+                assert!(!is_lost, "u{time} as of {known:?} is lost: {starts:?} {ends:?}");
+                for (index, (end, start)) in ends.into_iter().zip(starts).enumerate() {
+                    let found = read_all(&view.partitions[index]);
+                    assert_eq!(found, model.between(index as u32, *start, end), "u{time}");
+                }
+            }
+            Err(SeekError::BeforeHistory { .. }) => assert!(is_lost, "u{time} as of {known:?}"),
+            Err(error) => panic!("u{time}: {error}"),
+        }
+    }
+}
+
+async fn hashes(house: &House, topic: &str, model: &Model) -> Vec<Option<u128>> {
+    let mut hashes = Vec::new();
+    for cut in &model.moments {
+        hashes.push(house.hash(topic, *cut).await.ok());
+    }
+    hashes
+}
+
+fn filed_bytes(house: &House) -> u64 {
+    house.engine.history_stats().filed_bytes.load(Ordering::Relaxed)
+}
+
+/// Three segments of two topics, a second between batches; user times out of order.
+async fn fill(house: &House, a: &mut Model, b: &mut Model) {
+    for segment in 0..3_i64 {
+        for nth in 0..12_i64 {
+            house.pass(SECOND);
+            let time = 1000 * segment + 10 * nth;
+            a.produce(house, "a", (nth % 2) as u32, &[time, time + 35, time - 20]).await;
+            b.produce(house, "b", 0, &[time]).await;
+        }
+        house.settle().await;
+    }
+    for nth in 0..4 {
+        house.pass(SECOND);
+        a.produce(house, "a", nth % 2, &[5000, 4000]).await;
+        b.produce(house, "b", 0, &[5000]).await;
+    }
+    house.pass(1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f34_retention_by_age_gives_up_what_is_old_and_says_so_and_nothing_else() {
+    let mut house = House::new();
+    house.topic("a", 2, &[("retention.ms", "20000")]).await;
+    house.topic("b", 1, &[("retention.ms", "-1")]).await;
+    let (mut a, mut b) = (Model::default(), Model::default());
+    fill(&house, &mut a, &mut b).await;
+    check(&house, "a", &a, &[0, 0]).await;
+    let before = hashes(&house, "b", &b).await;
+    assert!(before.iter().all(Option::is_some));
+    let a_before = hashes(&house, "a", &a).await;
+    let (held, filed) = (house.disk.held_bytes(), filed_bytes(&house));
+    assert!(filed > 0, "segments with two topics are filed");
+
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    let oldest = house.engine.wall_now().0 - 20_000;
+    let mut starts = vec![a.start_by_age(0, oldest), a.start_by_age(1, oldest)];
+    assert!(starts.iter().all(|start| *start > 12), "more than a segment goes: {starts:?}");
+    check(&house, "a", &a, &starts).await;
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 0);
+
+    house.free().await;
+    house.engine.tend().await.unwrap();
+    let gone: u64 = a.batches.iter().filter(|batch| batch.end <= 18).map(|_| 6000).sum();
+    let given_back = held - house.disk.held_bytes();
+    assert!(given_back > gone * 8 / 10, "{given_back} of {gone}");
+    assert_eq!(filed_bytes(&house), filed, "nobody's data is copied for it");
+    for life in 0..3 {
+        check(&house, "a", &a, &starts).await;
+        check(&house, "b", &b, &[0]).await;
+        assert_eq!(hashes(&house, "b", &b).await, before);
+        let after = hashes(&house, "a", &a).await;
+        assert!(
+            after.iter().zip(&a_before).all(|(after, before)| after.is_none() || after == before)
+        );
+        assert!(after.iter().any(Option::is_some));
+        house = if life == 0 { house.restart() } else { house.crash() };
+    }
+    // Also what lies in the open segment, the newest batch too; and then more comes.
+    house.pass(100_000);
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    starts = vec![a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)];
+    check(&house, "a", &a, &starts).await;
+    house.settle().await;
+    house.free().await;
+    house.free().await;
+    check(&house, "a", &a, &starts).await;
+    house = house.crash();
+    a.produce(&house, "a", 1, &[9000]).await;
+    house.pass(1);
+    check(&house, "a", &a, &starts).await;
+    assert_eq!(hashes(&house, "b", &b).await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f34_retention_by_size_keeps_as_much_as_it_says_in_whole_batches() {
+    let mut house = House::new();
+    house.topic("a", 2, &[("retention.bytes", "30000"), ("retention.ms", "-1")]).await;
+    house.topic("b", 1, &[]).await;
+    let (mut a, mut b) = (Model::default(), Model::default());
+    fill(&house, &mut a, &mut b).await;
+    let before = hashes(&house, "b", &b).await;
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    let topic = house.engine.topic("a").unwrap();
+    let starts: Vec<u64> = (0..2).map(|index| house.present("a", index).start().0).collect();
+    for (index, start) in (0..2).zip(&starts) {
+        let log = &topic.partitions[index as usize].log;
+        let kept = log.bytes().unwrap();
+        let first = a.of(index).find(|batch| batch.base == *start).expect("a whole batch");
+        let length = log.entry_at(Offset(first.base)).unwrap().unwrap().length;
+        assert!(kept >= 30_000 && kept - u64::from(length) < 30_000, "{kept}");
+    }
+    for _ in 0..2 {
+        check(&house, "a", &a, &starts).await;
+        house.free().await;
+        house.engine.tend().await.unwrap();
+        assert_eq!(house.engine.give_up_old().await.unwrap(), 0);
+        check(&house, "a", &a, &starts).await;
+        check(&house, "b", &b, &[0]).await;
+        assert_eq!(hashes(&house, "b", &b).await, before);
+        house = house.restart();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_are_deleted_in_the_midst_of_a_batch_are_gone_at_every_moment() {
+    let mut house = House::new();
+    house.topic("a", 2, &[]).await;
+    house.topic("b", 1, &[]).await;
+    let (mut a, mut b) = (Model::default(), Model::default());
+    fill(&house, &mut a, &mut b).await;
+    let mut starts = [0, 0];
+    for (partition, before) in [(0, 1), (1, 20), (0, 18), (0, 25), (1, 54), (0, 58)] {
+        let topic = house.engine.topic("a").unwrap();
+        let start = house.engine.delete_records(&topic, partition, before).await.unwrap();
+        starts[partition as usize] = before as u64;
+        assert_eq!(start.0, before as u64);
+        house.free().await;
+        house.engine.tend().await.unwrap();
+        check(&house, "a", &a, &starts).await;
+        house = if before % 2 == 0 { house.restart() } else { house.crash() };
+        check(&house, "a", &a, &starts).await;
+    }
+    check(&house, "b", &b, &[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_holds_what_it_admits_from_all_that_gives_up_until_it_expires() {
+    let mut house = House::new();
+    house.topic("a", 2, &[("retention.ms", "1000")]).await;
+    house.topic("b", 1, &[]).await;
+    let (mut a, mut b) = (Model::default(), Model::default());
+    fill(&house, &mut a, &mut b).await;
+    let at = a.moments[30];
+    let hash = house.hash("a", at).await.unwrap();
+    let expires = SysTime(house.engine.wall_now().0 + 60_000);
+    house.engine.pin("p", at, When::Refuse, expires, None).await.unwrap();
+    house.pass(10_000);
+    let topic = house.engine.topic("a").unwrap();
+    for _ in 0..2 {
+        assert_eq!(house.engine.give_up_old().await.unwrap(), 0);
+        let deleted = house.engine.delete_records(&topic, 0, 5).await;
+        assert!(matches!(deleted, Err(EngineError::Pinned { .. })), "{deleted:?}");
+        house.free().await;
+        assert_eq!(house.hash("a", at).await.unwrap(), hash);
+        check(&house, "a", &a, &[0, 0]).await;
+        house = house.crash();
+    }
+    house.pass(60_000);
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    assert_eq!(house.engine.pins(), []);
+    check(&house, "a", &a, &[a.end_at(0, Cut::ALL), a.end_at(1, Cut::ALL)]).await;
+    assert!(matches!(house.hash("a", at).await, Err(SeekError::BeforeHistory { .. })));
+}
+
+/// F12, B13: a topic that was deleted and made again: each moment has that of then, and what retention
+/// takes from the old one is not taken from the new.
+#[tokio::test(flavor = "multi_thread")]
+async fn f12_b13_a_deleted_topic_goes_after_its_time_and_the_one_of_its_name_does_not() {
+    let mut options = House::options();
+    options.deleted_topic_retention = Duration::from_secs(100);
+    let mut house = House::with(options);
+    let mut old = Model::default();
+    house.topic("a", 2, &[("retention.ms", "-1")]).await;
+    house.topic("b", 1, &[]).await;
+    let mut b = Model::default();
+    fill(&house, &mut old, &mut b).await;
+    let last = house.now();
+    let old_hashes = hashes(&house, "a", &old).await;
+    house.pass(1);
+    let id = house.engine.topic("a").unwrap().id;
+    house.engine.delete_topic(id).await.unwrap();
+    house.pass(1);
+    let between = house.now();
+    house.pass(1);
+    house.topic("a", 1, &[("retention.ms", "-1")]).await;
+    let mut new = Model::default();
+    new.produce(&house, "a", 0, &[7]).await;
+    house.pass(1);
+    house.settle().await;
+    // The last moment of the old one shows it still.
+    assert_eq!(house.at("a", last).await.unwrap().partitions.len(), 2);
+    assert!(matches!(house.at("a", between).await, Err(SeekError::NoTopic { .. })));
+    house.pass(90_000);
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 0);
+    assert_eq!(hashes(&house, "a", &old).await, old_hashes);
+    house.pass(10_000);
+    let held = house.disk.held_bytes();
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+    house.free().await;
+    house.engine.tend().await.unwrap();
+    house.free().await;
+    assert!(held - house.disk.held_bytes() > 36 * 6000 * 8 / 10);
+    for _ in 0..2 {
+        // At its last moment it begins where it ended; before, it is lost.
+        for view in house.at("a", last).await.unwrap().partitions {
+            assert_eq!((view.start(), view.end()), (Offset(58), Offset(58)));
+        }
+        let lost = house.at("a", old.moments[70]).await;
+        assert!(
+            matches!(&lost, Err(SeekError::BeforeHistory { lost }) if lost.len() == 2),
+            "{lost:?}"
+        );
+        assert!(matches!(house.at("a", between).await, Err(SeekError::NoTopic { .. })));
+        check(&house, "a", &new, &[0]).await;
+        check(&house, "b", &b, &[0]).await;
+        house = house.crash();
+    }
+}
+
+/// F38: also of what is sealed, filed and given up in part.
+#[tokio::test(flavor = "multi_thread")]
+async fn f38_a_hundred_thousand_moments_of_what_is_sealed_leave_the_memory_bounded() {
+    const MOMENTS: u64 = 100_000;
+    const INDEX_BYTES: usize = 128 << 10;
+    let mut options = House::options();
+    options.storage.index_bytes_max = INDEX_BYTES;
+    options.cut_cache_bytes_max = 64 << 10;
+    let house = House::with(options);
+    house.topic("a", 2, &[]).await;
+    let record: Record = (None, Some("x".to_owned()), 1);
+    let from = house.engine.wall_now().0;
+    for nth in 0..2000_u32 {
+        house.pass(50);
+        house.produce("a", nth % 2, std::slice::from_ref(&record)).await;
+        if nth % 500 == 499 {
+            house.settle().await;
+        }
+    }
+    house.pass(1);
+    let (mut cuts, mut index) = (0, 0);
+    for nth in 0..MOMENTS {
+        let ms = 1 + (nth * 62_137) % MOMENTS;
+        let cut = Cut::before(SysTime(from + ms));
+        let answer = house.engine.cut(cut, None, When::Refuse).await.unwrap();
+        let records: u64 = answer.partitions.iter().map(|held| held.end.0).sum();
+        assert_eq!(records, (ms - 1) / 50, "at {ms}");
+        if nth % 64 == 0 {
+            cuts = cuts.max(house.engine.cut_cache_stats().bytes);
+            index = index.max(house.engine.index_bytes());
+        }
+    }
+    assert!(cuts <= 64 << 10, "{cuts}");
+    assert!(index > 0 && index <= INDEX_BYTES, "{index}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_reads_only_what_is_not_indexed() {
+    let mut house = House::new();
+    house.topic("a", 1, &[]).await;
+    let record: Record = (None, Some("x".to_owned()), 1);
+    for nth in 0..300 {
+        house.produce("a", 0, std::slice::from_ref(&record)).await;
+        if nth % 100 == 96 {
+            house.settle().await;
+        }
+    }
+    for _ in 0..3 {
+        house = house.crash();
+        assert_eq!(house.format.replayed.load(Ordering::Relaxed), 3);
+        assert_eq!(read_all(&house.present("a", 0)).len(), 300);
+    }
+}
+
+/// What producers wrote is remembered although all of it is gone, with the last part it lay in.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_is_known_again_after_all_that_it_wrote_was_given_up() {
+    let mut house = House::new();
+    house.topic("a", 1, &[("retention.ms", "1000")]).await;
+    let record: Record = (None, Some("x".to_owned()), 1);
+    let write = async |house: &House, sequence: i32| {
+        house.produce_as("a", 0, std::slice::from_ref(&record), Some((5, 0, sequence))).await
+    };
+    for sequence in 0..4 {
+        write(&house, sequence).await.unwrap();
+        house.settle().await;
+    }
+    house.pass(2000);
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 1);
+    for _ in 0..2 {
+        house.free().await;
+        house.engine.tend().await.unwrap();
+        house = house.restart();
+        let again = write(&house, 3).await;
+        assert!(matches!(again, Err(EngineError::Duplicate { .. })), "{again:?}");
+        let gap = write(&house, 5).await;
+        assert!(matches!(gap, Err(EngineError::OutOfOrderSequence { expected: 4, .. })), "{gap:?}");
+    }
+    assert_eq!(write(&house, 4).await.unwrap().base, Offset(4));
+    // What was kept only for that goes with what comes next.
+    house.settle().await;
+    house.pass(2000);
+    for _ in 0..2 {
+        house.engine.give_up_old().await.unwrap();
+        house.free().await;
+        house.engine.tend().await.unwrap();
+        house.produce("a", 0, std::slice::from_ref(&record)).await;
+        house.settle().await;
+        house.pass(2000);
+    }
+    assert!(house.engine.segment_count() <= 4, "{:?}", house.disk.names());
+}
