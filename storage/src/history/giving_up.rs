@@ -58,8 +58,7 @@ impl History {
         }
         let mut next = manifest.clone();
         next.logs.extend(changed.clone());
-        next.write(&*self.disk)?;
-        *manifest = next;
+        self.commit(&mut manifest, next)?;
         let mut unnamed = Vec::new();
         for (id, horizon) in changed {
             let log = self.log(id);
@@ -75,9 +74,15 @@ impl History {
     }
 
     /// Has files removed in the round after the next.
-    pub(super) fn forget(&self, data_files: Vec<String>) {
-        if !data_files.is_empty() {
-            self.unnamed.lock().extend(data_files);
+    pub(super) fn forget(&self, data_files: impl IntoIterator<Item = String>) {
+        self.unnamed.lock().extend(data_files);
+    }
+
+    /// Removes a data file that was not finished, with its index: it takes room that may be what is
+    /// missing. What is left is removed at the next start.
+    pub(super) fn discard(&self, data_file: &str) {
+        for name in [&index_name(data_file), data_file] {
+            let _ = remove_if_there(&*self.disk, name);
         }
     }
 
@@ -89,11 +94,14 @@ impl History {
     pub(crate) fn free(&self) -> io::Result<Freed> {
         let mut reclaiming = self.reclaiming.lock();
         let mut freed = Freed::default();
-        self.remove_files(std::mem::take(&mut reclaiming.unnamed), &mut freed)?;
-        let settled = std::mem::take(&mut reclaiming.settled);
-        let due = self.due(&settled);
+        self.settle_manifest()?;
+        self.remove_files(&mut reclaiming.unnamed, &mut freed)?;
+        let due = self.due(&reclaiming.settled);
         if !due.is_empty() {
-            self.free_runs(&due, &mut freed)?;
+            let mut gone = self.free_runs(&due, &mut freed)?;
+            let removed = self.remove_files(&mut gone, &mut freed);
+            reclaiming.unnamed.append(&mut gone);
+            removed?;
         }
         // For the next round.
         self.advance_freed()?;
@@ -120,12 +128,11 @@ impl History {
         if next == *manifest {
             return Ok(());
         }
-        next.write(&*self.disk)?;
-        for (id, horizon) in &next.logs {
+        self.commit(&mut manifest, next)?;
+        for (id, horizon) in &manifest.logs {
             let log = self.log(*id);
             log.set_beginning(Beginning { horizon: *horizon, base: log.base() });
         }
-        *manifest = next;
         Ok(())
     }
 
@@ -139,7 +146,12 @@ impl History {
             .collect()
     }
 
-    fn free_runs(&self, due: &HashMap<LogId, Offset>, freed: &mut Freed) -> io::Result<()> {
+    /// Frees what is due; the data files that are not named any more.
+    fn free_runs(
+        &self,
+        due: &HashMap<LogId, Offset>,
+        freed: &mut Freed,
+    ) -> io::Result<Vec<String>> {
         let mut touched: HashSet<u64> = HashSet::new();
         let parts = self.parts.all();
         for (id, to) in due {
@@ -174,8 +186,7 @@ impl History {
                 let horizon = next.logs.entry(*id).or_default();
                 horizon.punched_to = horizon.punched_to.max(*to);
             }
-            next.write(&*self.disk)?;
-            *manifest = next;
+            self.commit(&mut manifest, next)?;
             self.parts.change(|parts| {
                 parts.retain(|part| !gone.iter().any(|gone| gone.start == part.start))
             });
@@ -188,10 +199,10 @@ impl History {
             }
         }
         for part in &gone {
-            remove_if_there(&*self.disk, &proof_name(part.start))?;
+            // What is left is removed at the next start.
+            let _ = remove_if_there(&*self.disk, &proof_name(part.start));
         }
-        let names = gone.iter().map(|part| part.data().name.clone()).collect();
-        self.remove_files(names, freed)
+        Ok(gone.iter().map(|part| part.data().name.clone()).collect())
     }
 
     /// Whether anything of a part is still looked for.
@@ -208,14 +219,16 @@ impl History {
         Ok(false)
     }
 
-    fn remove_files(&self, names: Vec<String>, freed: &mut Freed) -> io::Result<()> {
+    /// Removes data files with their indexes; takes those from the list that are gone.
+    fn remove_files(&self, names: &mut Vec<String>, freed: &mut Freed) -> io::Result<()> {
         if names.is_empty() {
             return Ok(());
         }
-        for name in names {
-            for name in [index_name(&name), name] {
-                remove_if_there(&*self.disk, &name)?;
+        while let Some(name) = names.last() {
+            for name in [&index_name(name), name] {
+                remove_if_there(&*self.disk, name)?;
             }
+            names.pop();
             freed.files += 1;
             self.stats.removed.fetch_add(1, Ordering::Relaxed);
         }

@@ -77,8 +77,42 @@ impl History {
         };
         let name = base_name(id, generation);
         let header = FiledHeader { start: 0, end, generation, log: Some(id) };
-        let mut writer = FiledWriter::create(&*self.disk, &name, header)?;
-        let mut builder = IndexBuilder::create(&*self.disk, &index_name(&name), 0, end)?;
+        let written = self.write_base(&name, header, until, fill);
+        let Some((compacted, base)) = written.inspect_err(|_| self.discard(&name))? else {
+            self.discard(&name);
+            return Ok(false);
+        };
+        let old = log.base();
+        let mut manifest = self.manifest.lock();
+        let horizon = log.horizon();
+        let horizon = Horizon {
+            compacted_to: horizon.compacted_to.max(compacted.compacted_to),
+            clean_to: compacted.clean_to,
+            freed,
+            base: generation,
+            ..horizon
+        };
+        let mut next = manifest.clone();
+        next.logs.insert(id, horizon);
+        self.commit(&mut manifest, next).inspect_err(|_| self.forget([name]))?;
+        log.set_beginning(Beginning { horizon, base: Some(base) });
+        drop(manifest);
+        self.forget(old.map(|old| old.files.data.name.clone()));
+        self.stats.replaced.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Writes the base `name`; `None` if `fill` says in the end that nothing is to change.
+    fn write_base(
+        &self,
+        name: &str,
+        header: FiledHeader,
+        until: Offset,
+        fill: &mut dyn FnMut(Emit<'_>) -> io::Result<Option<Compacted>>,
+    ) -> io::Result<Option<(Compacted, Arc<Base>)>> {
+        let id = header.log.expect("a base is a log's");
+        let mut writer = FiledWriter::create(&*self.disk, name, header)?;
+        let mut builder = IndexBuilder::create(&*self.disk, &index_name(name), 0, header.end)?;
         builder.begin(id, Tip::NONE);
         let (mut bytes, mut reached) = (0, Offset(0));
         let compacted = fill(&mut |kept| {
@@ -93,43 +127,21 @@ impl History {
             let header = frame_of(id, &entry).encode(entry.frame());
             builder.entry(writer.add(&entry, &header, &kept.payload)?)
         })?;
-        let Some(compacted) = compacted else {
-            self.forget(vec![name]);
-            return Ok(false);
-        };
+        let Some(compacted) = compacted else { return Ok(None) };
         assert!(reached == until, "the last entry is kept: cuts end there");
         writer.finish()?;
         builder.finish(None)?;
         self.disk.sync_names()?;
-        let base = self.open_new_base(id, &name)?;
-        let old = log.base();
-        let mut manifest = self.manifest.lock();
-        let horizon = log.horizon();
-        let horizon = Horizon {
-            compacted_to: horizon.compacted_to.max(compacted.compacted_to),
-            clean_to: compacted.clean_to,
-            freed,
-            base: generation,
-            ..horizon
-        };
-        let mut next = manifest.clone();
-        next.logs.insert(id, horizon);
-        next.write(&*self.disk)?;
-        *manifest = next;
-        log.set_beginning(Beginning { horizon, base: Some(base) });
-        drop(manifest);
-        self.forget(old.into_iter().map(|old| old.files.data.name.clone()).collect());
-        self.stats.replaced.fetch_add(1, Ordering::Relaxed);
-        Ok(true)
+        Ok(Some((compacted, self.open_new_base(id, name)?)))
     }
 
-    fn open_new_base(&self, id: LogId, name: &str) -> io::Result<Arc<Base>> {
+    pub(super) fn open_new_base(&self, id: LogId, name: &str) -> io::Result<Arc<Base>> {
         let file = self.disk.open(name)?;
         let index = self.open_index(&index_name(name), 0)?;
         let run: Run =
             index.run(id)?.ok_or_else(|| io::Error::other("a base has its log's run"))?;
         let files = Indexed { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
-        Ok(Arc::new(Base { files, run }))
+        Ok(Arc::new(Base::new(files, run)))
     }
 }
 
@@ -168,8 +180,8 @@ pub(super) fn rebuild_base(
         (entry.chain, entry.bytes) = (filed.chain, bytes);
         builder.entry(Placed { entry, at: filed.at })?;
     }
-    if walk.skipped > 0 {
-        return Err(data.damaged(0, "a frame"));
+    if walk.has_gaps {
+        return Err(data.damaged(walk.damaged.unwrap_or(0), "a frame"));
     }
     builder.finish(None)?;
     disk.sync_names()
