@@ -4,10 +4,11 @@
 //! so that the index can be made again from the file alone. `docs/FORMAT.md` has the layout.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::data_file::DataFile;
-use crate::disk::{Disk, DiskFile, create_anew};
+use crate::disk::{BLOCK_BYTES, Disk, DiskFile, create_anew};
 use crate::index::Placed;
 use crate::journal::{FRAME_BYTES, Frame, PAYLOAD_ALIGN, StagedBlocks, padded};
 use crate::log::{Entry, LogId};
@@ -188,16 +189,49 @@ impl FiledWriter {
     }
 }
 
+/// Bytes that are no frame. Space that was given back reads as zeros, in whole blocks, with rests of
+/// frames around it; what is not beside such a hole is damage.
+pub(crate) struct Gap {
+    from: u64,
+    zeros_from: u64,
+    is_hole: bool,
+}
+
+impl Gap {
+    pub(crate) fn at(from: u64) -> Gap {
+        Gap { from, zeros_from: from, is_hole: false }
+    }
+
+    /// Takes the eight bytes at `at` for no frame's beginning.
+    pub(crate) fn take(&mut self, at: u64, is_zero: bool) {
+        let end = at + PAYLOAD_ALIGN;
+        if !is_zero {
+            self.zeros_from = end;
+        }
+        let block = BLOCK_BYTES as u64;
+        self.is_hole |= self.zeros_from.next_multiple_of(block) + block <= end;
+    }
+
+    /// What of it is damage.
+    pub(crate) fn range(&self, until: u64) -> Option<Range<u64>> {
+        (!self.is_hole && until > self.from).then_some(self.from..until)
+    }
+}
+
 /// Walks over the frames of a filed file, in the order in which they stand. What is no frame is
-/// skipped: space that was given back reads as zeros, with rests of frames around it.
+/// skipped.
 pub(crate) struct FiledWalk<'a> {
     data: &'a DataFile,
     length: u64,
     at: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// Bytes that are neither a frame nor zero.
-    pub(crate) skipped: u64,
+    /// What was skipped just now.
+    gap: Gap,
+    /// Where the first damage was skipped.
+    pub(crate) damaged: Option<u64>,
+    /// Whether anything was skipped.
+    pub(crate) has_gaps: bool,
 }
 
 const WINDOW_BYTES: usize = 256 << 10;
@@ -211,7 +245,9 @@ impl<'a> FiledWalk<'a> {
             at: FILED_HEADER_BYTES,
             window: Vec::new(),
             window_at: 0,
-            skipped: 0,
+            gap: Gap::at(FILED_HEADER_BYTES),
+            damaged: None,
+            has_gaps: false,
         })
     }
 
@@ -225,13 +261,21 @@ impl<'a> FiledWalk<'a> {
             let found = decode_front(&front, at)
                 .filter(|found| found.at + u64::from(found.frame.length) <= self.length);
             if let Some(found) = found {
+                self.end_gap(at);
                 self.at = found.at + padded(u64::from(found.frame.length));
+                self.gap = Gap::at(self.at);
                 return Ok(Some(found));
             }
-            self.skipped += if is_zero { 0 } else { PAYLOAD_ALIGN };
+            self.gap.take(at, is_zero);
             self.at += PAYLOAD_ALIGN;
         }
+        self.end_gap(self.length.max(self.at));
         Ok(None)
+    }
+
+    fn end_gap(&mut self, until: u64) {
+        self.has_gaps |= until > self.gap.from;
+        self.damaged = self.damaged.or(self.gap.range(until).map(|range| range.start));
     }
 
     fn get(&mut self, at: u64, count: usize) -> io::Result<&[u8]> {

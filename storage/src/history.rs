@@ -89,6 +89,12 @@ pub(crate) struct History {
     proves: bool,
     proved_to: AtomicU64,
     pub(crate) signing_key: OnceLock<Arc<SigningKey>>,
+    /// The sequence of the manifest that is on stable storage, for the bound file.
+    manifest_sequence: Arc<AtomicU64>,
+    /// Whether the last write of the manifest failed: which of two is on the disk is not known then.
+    is_in_doubt: AtomicBool,
+    /// Why what is in the journal may be lost, if a sync of it failed.
+    pub(crate) lost: OnceLock<Arc<str>>,
     /// Set when the background work is to end soon.
     pub(crate) is_closing: AtomicBool,
     /// Bytes of journal that were written, for the throttle of background work.
@@ -129,6 +135,33 @@ impl History {
         Arc::clone(logs.entry(id).or_insert_with(new))
     }
 
+    /// Puts `next` in place of the manifest, here and on stable storage.
+    ///
+    /// # Errors
+    /// The disk fails. Here nothing has changed; the disk may have either.
+    fn commit(&self, held: &mut Manifest, mut next: Manifest) -> io::Result<()> {
+        // A number that failed is not given out again: files are named by it.
+        held.sequence += 1;
+        next.sequence = held.sequence;
+        self.is_in_doubt.store(true, Ordering::Release);
+        next.write(&*self.disk)?;
+        self.is_in_doubt.store(false, Ordering::Release);
+        *held = next;
+        self.manifest_sequence.store(held.sequence, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes sure that the manifest on the disk is the one that is held: before anything is removed
+    /// that another would name.
+    fn settle_manifest(&self) -> io::Result<()> {
+        let mut manifest = self.manifest.lock();
+        if !self.is_in_doubt.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let next = manifest.clone();
+        self.commit(&mut manifest, next)
+    }
+
     fn new_log(&self, id: LogId, sealed: Tip, beginning: Beginning) -> Arc<Log> {
         let (segments, parts) = (Arc::clone(&self.segments), Arc::clone(&self.parts));
         Arc::new(Log::new(id, segments, parts, sealed, beginning))
@@ -153,7 +186,8 @@ impl History {
     /// Those sealed before cannot be indexed: the disk is full, or fails.
     pub(crate) fn wait_for_room(&self) -> io::Result<()> {
         let mut waiting = self.waiting.lock();
-        while waiting.has_tender && waiting.sealed.len() >= WAITING_MAX {
+        // Whoever closes has ended the tender: what is sealed is indexed in the next life.
+        while waiting.has_tender && waiting.sealed.len() >= WAITING_MAX && !self.is_closing() {
             if let Some(why) = &waiting.failed {
                 return Err(io::Error::other(format!("sealed segments cannot be indexed: {why}")));
             }
@@ -184,19 +218,25 @@ impl History {
     /// # Errors
     /// The disk fails; what was not done is tried again.
     pub(crate) fn tend(&self) -> io::Result<()> {
+        // Each is tried once: one index that cannot be made anew keeps nothing else from being done.
+        let mut rebuilt = self.rebuild_suspects();
         loop {
-            self.rebuild_suspects()?;
             // What is sealed meanwhile is held in memory: it comes first, again and again.
             let done = self
                 .index_next()
                 .and_then(|done| Ok(done || self.prove_next()? || self.file_next()?));
-            match done {
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
-                Err(_) if self.parts.all().iter().any(|part| part.is_suspect()) => {}
-                Err(error) => return Err(error),
+            match (done, &rebuilt) {
+                (Ok(true), _) => {}
+                (Ok(false), _) => return rebuilt.map(drop),
+                // Found damaged on the way.
+                (Err(_), Ok(_)) if self.has_suspects() => rebuilt = self.rebuild_suspects(),
+                (Err(error), _) => return Err(error),
             }
         }
+    }
+
+    fn has_suspects(&self) -> bool {
+        self.parts.all().iter().any(|part| part.is_suspect())
     }
 
     /// Tends until the store is closed: the life of a thread.

@@ -247,7 +247,10 @@ impl Index {
     /// # Errors
     /// The disk fails.
     pub fn check(&self, disk: &dyn Disk) -> io::Result<Vec<u64>> {
-        let file = disk.open(&self.blocks.name)?;
+        let file = match disk.open(&self.blocks.name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![0]),
+            file => file?,
+        };
         let mut bytes = [0; INDEX_BLOCK_BYTES];
         let mut damaged = Vec::new();
         for number in 0..self.header.length() / INDEX_BLOCK_BYTES as u64 {

@@ -105,6 +105,16 @@ pub enum ManifestError {
         "journal/manifest is damaged: what was given up is not known any more; nothing was changed. Restore the file from a backup or a replica"
     )]
     Damaged,
+    /// It is not there, or not the newest that there was.
+    #[error(
+        "journal/manifest is missing, or older than journal/bound says: what was given up is not known any more. sequence={found}, known={known}; nothing was changed. Restore the whole data directory from a backup, not single files"
+    )]
+    Stale {
+        /// Which write it is; 0 if it is missing.
+        found: u64,
+        /// Which write there was.
+        known: u64,
+    },
     /// The disk failed.
     #[error("read journal/manifest: {0}")]
     Disk(#[from] io::Error),
@@ -193,11 +203,23 @@ impl Manifest {
         Manifest::decode(&bytes).ok_or(ManifestError::Damaged)
     }
 
-    /// Puts it on stable storage, in place of the one before.
-    pub(crate) fn write(&mut self, disk: &dyn Disk) -> io::Result<()> {
-        self.sequence += 1;
+    /// Puts it on stable storage, in place of the one before. If that fails, either of them may be
+    /// found later.
+    pub(crate) fn write(&self, disk: &dyn Disk) -> io::Result<()> {
+        let bytes = self.encode();
+        self.replace(disk, &bytes).map_err(|error| {
+            // What of it was written takes room that may be what is missing.
+            let _ = disk.remove(NEW_FILE);
+            let need = bytes.len();
+            let what = format!("write journal/manifest, which takes {need} bytes: {error}");
+            io::Error::new(error.kind(), what)
+        })
+    }
+
+    /// A file whose sync failed is never synced again: each attempt makes a new one.
+    fn replace(&self, disk: &dyn Disk, bytes: &[u8]) -> io::Result<()> {
         let file = create_anew(disk, NEW_FILE)?;
-        file.write_at(&mut [io::IoSlice::new(&self.encode())], 0)?;
+        file.write_at(&mut [io::IoSlice::new(bytes)], 0)?;
         file.sync()?;
         disk.rename(NEW_FILE, MANIFEST_FILE)?;
         disk.sync_names()

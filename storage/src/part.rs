@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use hlc::Hlc;
 use parking_lot::RwLock;
@@ -47,6 +47,8 @@ pub struct Part {
     is_suspect: AtomicBool,
     /// Whether filing it was found to gain nothing, as things are.
     is_settled: AtomicBool,
+    /// How often this life tried to file it.
+    attempts: AtomicU32,
 }
 
 impl Part {
@@ -61,6 +63,7 @@ impl Part {
             index: RwLock::new(files.index),
             is_suspect: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
+            attempts: AtomicU32::new(0),
         }
     }
 
@@ -82,11 +85,17 @@ impl Part {
     pub(crate) fn set_index(&self, index: Index) {
         *self.index.write() = Arc::new(index);
         self.is_suspect.store(false, Ordering::Release);
+        self.set_settled(false);
     }
 
     /// Whether filing it was found to gain nothing, as things are.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_settled.load(Ordering::Acquire)
+    }
+
+    /// The generation that it is filed as next.
+    pub(crate) fn next_generation(&self) -> u32 {
+        1 + self.attempts.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn set_settled(&self, is_settled: bool) {

@@ -20,16 +20,17 @@ use crate::disk::Disk;
 use crate::history::{
     Compacted, Fill, Freed, History, HistoryError, HistoryStats, Opened, SealedSegment,
 };
-use crate::index::BlockCache;
+use crate::index::{BlockCache, Run};
 use crate::journal::{
     FRAME_BYTES, Frame, Journal, Limits, PAYLOAD_BYTES_MAX, RecoverError, Recovered, Segment,
     Segments, Visit, WriteError, padded, settle, walk,
 };
 use crate::log::{Entry, Log, LogId, Offset, entry_of, read_checked};
-use crate::part::Part;
+use crate::manifest::ManifestError;
+use crate::part::{Indexed, Part};
 use crate::proof::SigningKey;
 use crate::tail::{HEAD_BYTES_MAX, Payload, Tail};
-use crate::timekeeper::{BoundError, BoundFile, Keeper, TimeError, Timekeeper};
+use crate::timekeeper::{BoundError, BoundFile, Keeper, Reached, TimeError, Timekeeper};
 
 /// A group is closed once it holds this many bytes of payload.
 const GROUP_BYTES: u64 = 16 << 20;
@@ -300,6 +301,14 @@ struct Shared<S: Stage> {
     stats: Stats,
 }
 
+impl<S: Stage> Shared<S> {
+    /// Why no more writes are taken, if so.
+    fn stopped(&self) -> Option<Arc<str>> {
+        let stopped = self.queue.state.lock().stopped.clone();
+        stopped.or_else(|| self.history.lost.get().cloned())
+    }
+}
+
 /// Gives the log of an id.
 pub type LogSource = Arc<dyn Fn(LogId) -> Arc<Log> + Send + Sync>;
 
@@ -333,8 +342,13 @@ impl<S: Stage> Store<S> {
         if bound.is_none() && opened.manifest.sequence > 0 {
             return Err(OpenError::BoundLost);
         }
+        let (found_manifest, known) = (opened.manifest.sequence, newest.manifest);
+        if found_manifest < known {
+            let stale = ManifestError::Stale { found: found_manifest, known };
+            return Err(HistoryError::Manifest(stale).into());
+        }
         let (state, unseen) = opened.remembered(&*disk)?;
-        replay_parts(state, &unseen, replay)?;
+        replay_parts(state, &unseen, &opened, replay)?;
         let (from, last) = (opened.manifest.indexed_to, opened.last_stamp());
         let mut found = Found::new(replay);
         let walked = walk(&*disk, from, last, newest.synced_to, &mut found)?;
@@ -357,12 +371,24 @@ impl<S: Stage> Store<S> {
         }
         let (entries, sealed, frames, open_since) = found.finish(&recovered);
         let segments = Arc::new(Segments::new(recovered.segments));
-        let history =
-            Arc::new(opened.into_history(Arc::clone(&disk), Arc::clone(&segments), options.proofs));
+        let manifest_sequence = Arc::new(AtomicU64::new(opened.manifest.sequence));
+        let history = Arc::new(opened.into_history(
+            Arc::clone(&disk),
+            Arc::clone(&segments),
+            options.proofs,
+            Arc::clone(&manifest_sequence),
+        ));
         for (id, entries) in entries {
-            let log = history.log(id);
+            let held = history.log(id);
             for entry in entries {
-                log.publish(entry, None);
+                // An assertion is for our own mistakes, and not for what a disk makes of our files.
+                let (log, expected) = (id, held.end());
+                if entry.base != expected {
+                    let (position, found) = (entry.frame(), entry.base);
+                    let gap = RecoverError::Offsets { position, log, expected, found };
+                    return Err(gap.into());
+                }
+                held.publish(entry, None);
             }
         }
         for sealed in sealed {
@@ -377,7 +403,7 @@ impl<S: Stage> Store<S> {
         let (timekeeper, keeper) = Timekeeper::start(
             bound_file,
             floor,
-            recovered.end,
+            Reached { synced_to: recovered.end, manifest: manifest_sequence },
             wall,
             options.clock,
             Box::new(advanced),
@@ -418,7 +444,13 @@ impl<S: Stage> Store<S> {
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let mut threads = self.threads.lock();
         threads.push(thread("journal").spawn(move || writer.run())?);
-        threads.push(thread("bound").spawn(move || keeper.run())?);
+        let keep = move || {
+            // Writers wait for it: they must not wait for ever.
+            let abort = AbortOnPanic;
+            keeper.run();
+            std::mem::forget(abort);
+        };
+        threads.push(thread("bound").spawn(keep)?);
         drop(threads);
         if by_hand { Ok(()) } else { self.tend_in_background(None) }
     }
@@ -434,7 +466,12 @@ impl<S: Stage> Store<S> {
             let _ = history.signing_key.set(key);
         }
         let tender = std::thread::Builder::new().name("tender".to_owned());
-        self.threads.lock().push(tender.spawn(move || history.tend_until_closed())?);
+        let run = move || {
+            let abort = AbortOnPanic;
+            history.tend_until_closed();
+            std::mem::forget(abort);
+        };
+        self.threads.lock().push(tender.spawn(run)?);
         Ok(())
     }
 
@@ -482,9 +519,12 @@ impl<S: Stage> Store<S> {
     /// # Errors
     /// The disk fails; nothing was given up then.
     pub fn give_up(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
-        // A horizon never lies behind what a crash leaves: offsets would be given out again.
+        // A horizon never lies behind what a crash leaves: offsets would be given out again. So it
+        // ends where the log did before the sync.
+        let within = |(id, start): &(LogId, Offset)| (*id, (*start).min(self.log(*id).end()));
+        let starts: Vec<(LogId, Offset)> = starts.iter().map(within).collect();
         self.sync()?;
-        self.shared.history.give_up(starts)
+        self.shared.history.give_up(&starts)
     }
 
     /// Puts all that is visible on stable storage, whatever its appends asked for.
@@ -574,7 +614,7 @@ impl<S: Stage> Store<S> {
 
     /// Why the store takes no more writes, if so.
     pub fn stopped(&self) -> Option<Arc<str>> {
-        self.shared.queue.state.lock().stopped.clone()
+        self.shared.stopped()
     }
 
     /// Appends all of `appends`, in order, in one group; then calls `done` on the writer's thread,
@@ -650,23 +690,45 @@ impl<S: Stage> Drop for Store<S> {
 fn replay_parts<R: Replay>(
     state: Option<Vec<u8>>,
     unseen: &[Arc<Part>],
+    opened: &Opened,
     replay: &mut R,
 ) -> Result<(), OpenError> {
     if let Some(state) = state {
         replay.restore(&state)?;
     }
+    let Some(from) = unseen.first().map(|part| part.start) else { return Ok(()) };
+    for base in opened.bases.values() {
+        replay_run(&base.files, &base.run, from, replay)?;
+    }
     for part in unseen {
-        let (index, data) = (part.index(), part.data());
-        for number in 0..index.header.runs {
-            let run = index.run_at(number)?;
-            for number in run.entries() {
-                let placed = index.entry(number)?;
-                let mut start = vec![0; (placed.entry.length as usize).min(HEAD_BYTES_MAX)];
-                data.read_exact(&mut start, placed.at)?;
-                let (log, entry, at) = (run.log, &placed.entry, placed.at);
-                replay.entry(&Replayed { log, entry, start: &start, file: data, at })?;
+        let files = part.files();
+        for number in 0..files.index.header.runs {
+            let run = files.index.run_at(number)?;
+            // What was freed may be gone; what is left of it is in the base.
+            if run.tip.end > opened.manifest.horizon(run.log).freed.end {
+                replay_run(&files, &run, from, replay)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Hands on the entries of a run that stood in the journal at `from` or behind it.
+fn replay_run<R: Replay>(
+    files: &Indexed,
+    run: &Run,
+    from: u64,
+    replay: &mut R,
+) -> Result<(), OpenError> {
+    for number in run.entries() {
+        let placed = files.index.entry(number)?;
+        if placed.entry.frame() < from {
+            continue;
+        }
+        let mut start = vec![0; (placed.entry.length as usize).min(HEAD_BYTES_MAX)];
+        files.data.read_exact(&mut start, placed.at)?;
+        let (log, entry, at) = (run.log, &placed.entry, placed.at);
+        replay.entry(&Replayed { log, entry, start: &start, file: &files.data, at })?;
     }
     Ok(())
 }
@@ -797,7 +859,7 @@ impl<S: Stage> Writer<S> {
     }
 
     fn stopped(&self) -> Option<Arc<str>> {
-        self.shared.queue.state.lock().stopped.clone()
+        self.shared.stopped()
     }
 
     fn serve(&mut self, group: Vec<Request<S>>) {
@@ -815,10 +877,15 @@ impl<S: Stage> Writer<S> {
             .flat_map(|request| &request.appends)
             .map(|append| FRAME_BYTES as u64 + padded(append.payload.len() as u64))
             .sum();
-        let Writer { journal, stage, shared, .. } = self;
-        let mut sealed = |sealed| hand_over(shared, stage, sealed);
-        if let Err(error) = journal.make_room(room, &mut sealed) {
-            let error = self.failed(error);
+        if let Err(error) = self.make_room(room) {
+            let mut error = self.failed(error);
+            // What was asked for besides appends does not depend on room for them.
+            if durable
+                && self.stopped().is_none()
+                && let Err(unsynced) = self.journal.sync()
+            {
+                error = self.failed(unsynced);
+            }
             return complete(group.into_iter().map(|request| fail(request, &error)).collect());
         }
         self.timekeeper.begin();
@@ -857,6 +924,14 @@ impl<S: Stage> Writer<S> {
         }
         self.publish(laid, durable);
         complete(done);
+    }
+
+    fn make_room(&mut self, bytes: u64) -> Result<(), WriteError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let Writer { journal, stage, shared, .. } = self;
+        journal.make_room(bytes, &mut |sealed| hand_over(shared, stage, sealed))
     }
 
     fn lay_out(

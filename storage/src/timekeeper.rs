@@ -11,6 +11,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hlc::{Clock, ClockError, ClockOptions, Cut, Fence, Hlc, Reading, WallClock};
@@ -35,6 +36,8 @@ pub struct Bound {
     pub synced_to: u64,
     /// Whether the store was closed after this was written.
     pub clean: bool,
+    /// The sequence of the manifest that was on stable storage: an older one is not the right one.
+    pub manifest: u64,
 }
 
 impl Bound {
@@ -46,6 +49,7 @@ impl Bound {
         bytes[16..24].copy_from_slice(&self.bound.bits().to_le_bytes());
         bytes[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
         bytes[32] = u8::from(self.clean);
+        bytes[33..41].copy_from_slice(&self.manifest.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..44]);
         bytes[44..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -62,6 +66,7 @@ impl Bound {
             bound: Hlc::from_bits(u64_at(16)),
             synced_to: u64_at(24),
             clean: bytes[32] != 0,
+            manifest: u64_at(33),
         })
     }
 }
@@ -134,8 +139,9 @@ impl BoundFile {
     }
 
     /// Puts `bound` on stable storage.
-    fn write(&mut self, bound: Hlc, synced_to: u64, clean: bool) -> io::Result<()> {
-        let next = Bound { sequence: self.newest.sequence + 1, bound, synced_to, clean };
+    fn write(&mut self, bound: Hlc, reached: (u64, u64), clean: bool) -> io::Result<()> {
+        let (sequence, (synced_to, manifest)) = (self.newest.sequence + 1, reached);
+        let next = Bound { sequence, bound, synced_to, clean, manifest };
         assert!(bound >= self.newest.bound, "the persisted bound never falls");
         let position = (next.sequence % 2) * SLOT_STRIDE;
         self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position)?;
@@ -172,6 +178,14 @@ pub fn read_slots(file: &dyn DiskFile) -> io::Result<[Slot; 2]> {
         };
     }
     Ok(slots)
+}
+
+/// What is on stable storage besides the bound, to be said in the bound file.
+pub(crate) struct Reached {
+    /// Everything in the journal below this position.
+    pub(crate) synced_to: u64,
+    /// The manifest of this sequence. A newer one may be; an older one is not.
+    pub(crate) manifest: Arc<AtomicU64>,
 }
 
 /// Why no stamp can be had.
@@ -232,7 +246,7 @@ impl Timekeeper {
     pub(crate) fn start(
         mut file: BoundFile,
         floor: Hlc,
-        synced_to: u64,
+        reached: Reached,
         wall: Arc<dyn WallClock>,
         options: ClockOptions,
         advanced: Advanced,
@@ -242,11 +256,12 @@ impl Timekeeper {
         if ahead_ms > 0 && ahead_ms <= patience_ms {
             wall.pause(Duration::from_millis(ahead_ms));
         }
+        let Reached { synced_to, manifest } = reached;
         let mut clock = Clock::new(floor, options);
         let reading = wall.read();
         clock.close(reading);
         if let Some(bound) = clock.bound_due(reading) {
-            file.write(bound, synced_to, false)?;
+            file.write(bound, (synced_to, manifest.load(Ordering::Acquire)), false)?;
             clock.extend_bound(bound);
         }
         let state =
@@ -258,7 +273,7 @@ impl Timekeeper {
             options,
             advanced,
         });
-        let keeper = Keeper { file, timekeeper: Arc::clone(&timekeeper) };
+        let keeper = Keeper { file, manifest, timekeeper: Arc::clone(&timekeeper) };
         Ok((timekeeper, keeper))
     }
 
@@ -380,10 +395,15 @@ impl Timekeeper {
 /// Renews the bound, on a thread of its own.
 pub(crate) struct Keeper {
     file: BoundFile,
+    manifest: Arc<AtomicU64>,
     timekeeper: Arc<Timekeeper>,
 }
 
 impl Keeper {
+    fn manifest(&self) -> u64 {
+        self.manifest.load(Ordering::Acquire)
+    }
+
     /// Runs until [`Timekeeper::close`], then writes that the store was closed.
     pub(crate) fn run(mut self) {
         loop {
@@ -399,7 +419,7 @@ impl Keeper {
                 // that the next start need not wait. It is the one fall that is safe: nothing at or
                 // above the new bound was given out, and nothing will be.
                 self.file.newest.bound = self.file.newest.bound.min(bound);
-                if let Err(error) = self.file.write(bound, synced_to, true) {
+                if let Err(error) = self.file.write(bound, (synced_to, self.manifest()), true) {
                     tracing::warn!(%error, "the bound file was not closed; the next start waits a second");
                 }
                 return;
@@ -412,7 +432,7 @@ impl Keeper {
                 continue;
             };
             drop(state);
-            let written = self.file.write(bound, synced_to, false);
+            let written = self.file.write(bound, (synced_to, self.manifest()), false);
             let mut state = timekeeper.state.lock();
             match written {
                 Ok(()) => {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use super::{FrameSource, Holding, Proofs, Report, read_frames};
-use crate::disk::{BLOCK_BYTES, Disk, DiskFile};
+use crate::disk::{Disk, DiskFile};
 use crate::filed::{
-    FILED_HEADER_BYTES, FILED_PREFIX_BYTES, FRONT_BYTES, FiledHeader, base_name, decode_front,
+    FILED_HEADER_BYTES, FILED_PREFIX_BYTES, FRONT_BYTES, FiledHeader, Gap, base_name, decode_front,
     filed_name,
 };
 use crate::history::HistoryError;
@@ -141,33 +141,6 @@ struct FiledReader {
     chunks: FrameChunks,
     length: u64,
     at: u64,
-}
-
-/// Bytes that are no frame.
-struct Gap {
-    from: u64,
-    zeros_from: u64,
-    is_hole: bool,
-}
-
-impl Gap {
-    fn at(from: u64) -> Gap {
-        Gap { from, zeros_from: from, is_hole: false }
-    }
-
-    /// Takes the eight bytes at `at` for no frame's beginning.
-    fn take(&mut self, at: u64, is_zero: bool) {
-        let end = at + PAYLOAD_ALIGN;
-        if !is_zero {
-            self.zeros_from = end;
-        }
-        let block = BLOCK_BYTES as u64;
-        self.is_hole |= self.zeros_from.next_multiple_of(block) + block <= end;
-    }
-
-    fn range(&self, until: u64) -> Option<Range<u64>> {
-        (!self.is_hole && until > self.from).then_some(self.from..until)
-    }
 }
 
 impl FrameSource for FiledReader {

@@ -10,7 +10,7 @@ use super::History;
 use crate::data_file::{DataFile, LoadBuffer};
 use crate::filed::{FiledHeader, FiledWriter, filed_name, index_name};
 use crate::index::{IndexBuilder, Placed, Run};
-use crate::journal::FRAME_BYTES;
+use crate::journal::{FRAME_BYTES, Frame};
 use crate::part::{Indexed, Layout, Part};
 
 /// Where the pieces of a stretch are longer than this on average, filing gains nothing.
@@ -54,18 +54,34 @@ impl History {
     /// # Errors
     /// The disk fails; nothing has changed then.
     pub(crate) fn file_next(&self) -> io::Result<bool> {
-        // What is sealed must go on being indexed while a log is compacted, and that may take long.
+        // Whoever compacts a large log holds it for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(false) };
         for part in self.parts.all().iter() {
             if part.layout != Layout::Journal || part.is_settled() || !self.is_proved(part) {
                 continue;
             }
-            if self.gains(part)? {
-                return self.file(part).map(|()| true);
+            match self.file_if_it_gains(part) {
+                Ok(true) => return Ok(true),
+                Ok(false) => part.set_settled(true),
+                // Its index is made anew first.
+                Err(_) if part.is_suspect() => {}
+                // What is damaged is left where it stands, for whoever can mend it.
+                Err(error) if is_damage(&error) => {
+                    tracing::error!(%error, "a part stays as it is");
+                    part.set_settled(true);
+                }
+                Err(error) => return Err(error),
             }
-            part.set_settled(true);
         }
         Ok(false)
+    }
+
+    fn file_if_it_gains(&self, part: &Arc<Part>) -> io::Result<bool> {
+        let gains = self.gains(part)?;
+        if gains {
+            self.file(part)?;
+        }
+        Ok(gains)
     }
 
     /// Whether filing a part brings together what stands apart, or gives back much space.
@@ -92,13 +108,25 @@ impl History {
     }
 
     fn file(&self, part: &Arc<Part>) -> io::Result<()> {
-        let generation = 1;
+        // No name comes twice: if the manifest could not be written, the one on the disk may name a
+        // file of an earlier attempt.
+        let generation = part.next_generation();
+        let name = filed_name(part.start, generation);
+        let written = self.write_filed(part, &name, generation);
+        let written = written.inspect_err(|_| self.discard(&name))?;
+        self.swap(part, &name, Layout::Filed { generation })
+            .inspect_err(|_| self.forget([name.clone()]))?;
+        self.stats.filed.fetch_add(1, Ordering::Relaxed);
+        self.stats.filed_bytes.fetch_add(written, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_filed(&self, part: &Part, name: &str, generation: u32) -> io::Result<u64> {
         let (start, end) = (part.start, part.end);
-        let name = filed_name(start, generation);
         let header = FiledHeader { start, end, generation: u64::from(generation), log: None };
         let mut filing = Filing {
-            writer: FiledWriter::create(&*self.disk, &name, header)?,
-            builder: IndexBuilder::create(&*self.disk, &index_name(&name), start, end)?,
+            writer: FiledWriter::create(&*self.disk, name, header)?,
+            builder: IndexBuilder::create(&*self.disk, &index_name(name), start, end)?,
         };
         let index = part.index();
         let mut gathering = Gathering::default();
@@ -119,10 +147,7 @@ impl History {
         let written = filing.writer.finish()?;
         filing.builder.finish(part.note(index.state()).unwrap_or(None).as_deref())?;
         self.disk.sync_names()?;
-        self.swap(part, name, Layout::Filed { generation })?;
-        self.stats.filed.fetch_add(1, Ordering::Relaxed);
-        self.stats.filed_bytes.fetch_add(written, Ordering::Relaxed);
-        Ok(())
+        Ok(written)
     }
 
     fn write_gathered(
@@ -147,6 +172,7 @@ impl History {
                     let length = FRAME_BYTES + placed.entry.length as usize;
                     let (frame, behind) = rest.split_at(length);
                     let (header, payload) = frame.split_first_chunk().expect("a frame's header");
+                    check_frame(data, &placed, header, payload)?;
                     let placed = filing.writer.add(&placed.entry, header, payload)?;
                     filing.builder.entry(placed)?;
                     rest = behind;
@@ -199,27 +225,46 @@ impl History {
     }
 
     /// Puts a filed part in place of what it was made from.
-    fn swap(&self, part: &Arc<Part>, name: String, layout: Layout) -> io::Result<()> {
-        let file = self.disk.open(&name)?;
-        let index = self.open_index(&index_name(&name), part.start)?;
-        let files = Indexed { data: Arc::new(DataFile::new(name, file)), index };
+    fn swap(&self, part: &Arc<Part>, name: &str, layout: Layout) -> io::Result<()> {
+        let file = self.disk.open(name)?;
+        let index = self.open_index(&index_name(name), part.start)?;
+        let files = Indexed { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
         let filed = Arc::new(Part::new(layout, files));
         let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         for listed in next.parts.iter_mut().filter(|listed| listed.start == part.start) {
             listed.layout = layout;
         }
-        next.write(&*self.disk)?;
-        *manifest = next;
+        self.commit(&mut manifest, next)?;
         self.parts.change(|parts| {
             for held in parts.iter_mut().filter(|held| held.start == part.start) {
                 *held = Arc::clone(&filed);
             }
         });
         drop(manifest);
-        self.forget(vec![part.data().name.clone()]);
+        self.forget([part.data().name.clone()]);
         Ok(())
     }
+}
+
+/// What is damaged must not be filed, in place of what may still be mended.
+fn check_frame(
+    data: &DataFile,
+    placed: &Placed,
+    header: &[u8; FRAME_BYTES],
+    payload: &[u8],
+) -> io::Result<()> {
+    let entry = &placed.entry;
+    let is_its = |frame: Frame| frame.stamp == entry.stamp && frame.base == entry.base;
+    let whole = Frame::decode(header, entry.frame()).is_ok_and(is_its);
+    if !whole || crc32c::crc32c(payload) != entry.payload_crc {
+        return Err(data.damaged(placed.at, "a frame"));
+    }
+    Ok(())
+}
+
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 /// Bytes of payload in a run.

@@ -57,8 +57,7 @@ impl History {
         }
         let mut next = manifest.clone();
         next.logs.extend(changed.clone());
-        next.write(&*self.disk)?;
-        *manifest = next;
+        self.commit(&mut manifest, next)?;
         let mut unnamed = Vec::new();
         for (id, horizon) in changed {
             let log = self.log(id);
@@ -74,9 +73,15 @@ impl History {
     }
 
     /// Has files removed in the round after the next.
-    pub(super) fn forget(&self, data_files: Vec<String>) {
-        if !data_files.is_empty() {
-            self.unnamed.lock().extend(data_files);
+    pub(super) fn forget(&self, data_files: impl IntoIterator<Item = String>) {
+        self.unnamed.lock().extend(data_files);
+    }
+
+    /// Removes a data file that was not finished, with its index: it takes room that may be what is
+    /// missing. What is left is removed at the next start.
+    pub(super) fn discard(&self, data_file: &str) {
+        for name in [&index_name(data_file), data_file] {
+            let _ = remove_if_there(&*self.disk, name);
         }
     }
 
@@ -88,11 +93,14 @@ impl History {
     pub(crate) fn free(&self) -> io::Result<Freed> {
         let mut reclaiming = self.reclaiming.lock();
         let mut freed = Freed::default();
-        self.remove_files(std::mem::take(&mut reclaiming.unnamed), &mut freed)?;
-        let settled = std::mem::take(&mut reclaiming.settled);
-        let due = self.due(&settled);
+        self.settle_manifest()?;
+        self.remove_files(&mut reclaiming.unnamed, &mut freed)?;
+        let due = self.due(&reclaiming.settled);
         if !due.is_empty() {
-            self.free_runs(&due, &mut freed)?;
+            let mut gone = self.free_runs(&due, &mut freed)?;
+            let removed = self.remove_files(&mut gone, &mut freed);
+            reclaiming.unnamed.append(&mut gone);
+            removed?;
         }
         // For the next round.
         self.advance_freed()?;
@@ -119,12 +127,11 @@ impl History {
         if next == *manifest {
             return Ok(());
         }
-        next.write(&*self.disk)?;
-        for (id, horizon) in &next.logs {
+        self.commit(&mut manifest, next)?;
+        for (id, horizon) in &manifest.logs {
             let log = self.log(*id);
             log.set_beginning(Beginning { horizon: *horizon, base: log.base() });
         }
-        *manifest = next;
         Ok(())
     }
 
@@ -138,7 +145,12 @@ impl History {
             .collect()
     }
 
-    fn free_runs(&self, due: &HashMap<LogId, Offset>, freed: &mut Freed) -> io::Result<()> {
+    /// Frees what is due; the data files that are not named any more.
+    fn free_runs(
+        &self,
+        due: &HashMap<LogId, Offset>,
+        freed: &mut Freed,
+    ) -> io::Result<Vec<String>> {
         let mut touched: HashSet<u64> = HashSet::new();
         let parts = self.parts.all();
         for (id, to) in due {
@@ -176,8 +188,7 @@ impl History {
                 let horizon = next.logs.entry(*id).or_default();
                 horizon.punched_to = horizon.punched_to.max(*to);
             }
-            next.write(&*self.disk)?;
-            *manifest = next;
+            self.commit(&mut manifest, next)?;
             self.parts.change(|parts| {
                 parts.retain(|part| !gone.iter().any(|gone| gone.start == part.start))
             });
@@ -190,8 +201,7 @@ impl History {
             }
         }
         // Their proofs stay: the chain runs through them.
-        let names = gone.iter().map(|part| part.data().name.clone()).collect();
-        self.remove_files(names, freed)
+        Ok(gone.iter().map(|part| part.data().name.clone()).collect())
     }
 
     /// Whether anything of a part is still looked for.
@@ -208,17 +218,16 @@ impl History {
         Ok(false)
     }
 
-    fn remove_files(&self, names: Vec<String>, freed: &mut Freed) -> io::Result<()> {
+    /// Removes data files with their indexes; takes those from the list that are gone.
+    fn remove_files(&self, names: &mut Vec<String>, freed: &mut Freed) -> io::Result<()> {
         if names.is_empty() {
             return Ok(());
         }
-        let mut names = names.into_iter();
-        while let Some(name) = names.next() {
-            if let Err(error) = self.remove_data_file(&name) {
-                // Names are not lost by a disk that fails: they come again in a later round.
-                self.forget(std::iter::once(name).chain(names).collect());
-                return Err(error);
+        while let Some(name) = names.last() {
+            for name in [&index_name(name), name] {
+                remove_if_there(&*self.disk, name)?;
             }
+            names.pop();
             freed.files += 1;
             self.stats.removed.fetch_add(1, Ordering::Relaxed);
         }
@@ -226,16 +235,10 @@ impl History {
     }
 }
 
-impl History {
-    /// Removes a data file and its index, if they are there.
-    pub(super) fn remove_data_file(&self, name: &str) -> io::Result<()> {
-        for name in [&*index_name(name), name] {
-            match self.disk.remove(name) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
+fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
+    match disk.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::History;
+use super::opening::read_header;
+use super::replacing::rebuild_base;
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::filed::{FiledWalk, index_name};
 use crate::index::{Index, IndexBuilder, Placed, Run, Tip};
 use crate::journal::{FRAME_BYTES, Frame, RecoverError, Segment, Visit, scan_sealed};
-use crate::log::{Entry, LogId, entry_of};
+use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, entry_of};
 use crate::manifest::{Listed, Manifest};
 use crate::part::{Indexed, Layout, Part};
 
@@ -38,9 +40,43 @@ impl History {
 
     fn index_segment(&self, segment: &Arc<Segment>, end: u64) -> io::Result<()> {
         // It may have been written without a sync.
-        segment.sync()?;
+        segment.sync().inspect_err(|error| self.lose(segment, error))?;
         let name = index_name(segment.name());
-        let mut builder = IndexBuilder::create(&*self.disk, &name, segment.start, end)?;
+        let (tips, index) = self.write_index(segment, end, &name).inspect_err(|_| {
+            // What of it was written takes room that may be what is missing.
+            let _ = self.disk.remove(&name);
+        })?;
+        let files = Indexed { data: Arc::clone(&segment.data), index };
+        let part = Arc::new(Part::new(Layout::Journal, files));
+        {
+            let mut manifest = self.manifest.lock();
+            let mut next = manifest.clone();
+            next.parts.push(Listed { start: segment.start, end, layout: Layout::Journal });
+            next.indexed_to = end;
+            self.commit(&mut manifest, next)?;
+            self.parts.change(|parts| parts.push(part));
+        }
+        for (log, tip) in tips {
+            log.set_indexed(end, tip);
+        }
+        self.segments.release(end);
+        self.stats.indexed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Says that what is in a segment of the journal may be lost: no write may follow.
+    fn lose(&self, segment: &Segment, error: &io::Error) {
+        let why = format!("sync {}: {error}", segment.name());
+        let _ = self.lost.set(why.into());
+    }
+
+    fn write_index(
+        &self,
+        segment: &Arc<Segment>,
+        end: u64,
+        name: &str,
+    ) -> io::Result<(Vec<(Arc<Log>, Tip)>, Arc<Index>)> {
+        let mut builder = IndexBuilder::create(&*self.disk, name, segment.start, end)?;
         let mut tips = Vec::new();
         for log in self.logs() {
             let (before, entries) = log.unindexed(segment.start, end);
@@ -58,24 +94,8 @@ impl History {
         builder.finish(state.as_deref())?;
         // An older file of that name must not come back from under the manifest.
         self.disk.sync_names()?;
-        let index = self.open_index(&name, segment.start)?;
-        let files = Indexed { data: Arc::clone(&segment.data), index };
-        let part = Arc::new(Part::new(Layout::Journal, files));
-        {
-            let mut manifest = self.manifest.lock();
-            let mut next = manifest.clone();
-            next.parts.push(Listed { start: segment.start, end, layout: Layout::Journal });
-            next.indexed_to = end;
-            next.write(&*self.disk)?;
-            *manifest = next;
-            self.parts.change(|parts| parts.push(part));
-        }
-        for (log, tip) in tips {
-            log.set_indexed(end, tip);
-        }
-        self.segments.release(end);
-        self.stats.indexed.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        let index = self.open_index(name, segment.start)?;
+        Ok((tips, index))
     }
 
     pub(super) fn open_index(&self, name: &str, start: u64) -> io::Result<Arc<Index>> {
@@ -88,34 +108,90 @@ impl History {
     /// Makes the indexes anew that were found damaged; how many.
     ///
     /// # Errors
-    /// The disk fails, or the data itself is damaged.
+    /// The disk fails, or the data itself is damaged. The others were made anew all the same.
     pub(crate) fn rebuild_suspects(&self) -> io::Result<usize> {
-        // What is sealed must go on being indexed while a log is compacted, and that may take long.
+        // Whoever compacts a large log holds it for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(0) };
         let parts = self.parts.all();
-        let mut rebuilt = 0;
-        for (place, part) in parts.iter().enumerate().filter(|(_, part)| part.is_suspect()) {
-            let before = place.checked_sub(1).map(|before| parts[before].index());
-            let listed = Listed { start: part.start, end: part.end, layout: part.layout };
-            let manifest = self.manifest.lock().clone();
-            let name = index_name(&part.data().name);
-            let state = part.index().state().unwrap_or(None);
-            rebuild(
-                &*self.disk,
-                &manifest,
-                listed,
-                part.data(),
-                before.as_deref(),
-                state.as_deref(),
-            )?;
-            let index = Index::open(&*self.disk, &name, part.start, &self.cache)?;
-            let lost = || io::Error::other(format!("an index cannot be made anew: {name}"));
-            part.set_index(index.ok_or_else(lost)?);
-            self.stats.rebuilt.fetch_add(1, Ordering::Relaxed);
-            rebuilt += 1;
+        let (mut rebuilt, mut failed) = (0, Ok(0));
+        let suspects = (0..parts.len()).filter(|place| parts[*place].is_suspect());
+        let mended = suspects.map(|place| self.mend(&parts, place));
+        let bases = self.logs().into_iter().map(|log| self.mend_base(&log));
+        for result in mended.chain(bases) {
+            match result {
+                Ok(count) => rebuilt += count,
+                Err(error) => failed = Err(error),
+            }
         }
+        self.stats.rebuilt.fetch_add(rebuilt as u64, Ordering::Relaxed);
+        failed.map(|_| rebuilt)
+    }
+
+    /// Makes the index of a part anew, and those before it that are damaged too: it is made from the
+    /// one before.
+    fn mend(&self, parts: &[Arc<Part>], place: usize) -> io::Result<usize> {
+        let part = &parts[place];
+        let before = place.checked_sub(1).map(|before| &parts[before]);
+        let mut rebuilt = 1;
+        if let Some(damaged) = before
+            && !damaged.index().check(&*self.disk)?.is_empty()
+        {
+            rebuilt += self.mend(parts, place - 1)?;
+        }
+        let listed = Listed { start: part.start, end: part.end, layout: part.layout };
+        let manifest = self.manifest.lock().clone();
+        let name = index_name(&part.data().name);
+        let state = part.index().state().unwrap_or(None);
+        let before = before.map(|before| before.index());
+        rebuild(&*self.disk, &manifest, listed, part.data(), before.as_deref(), state.as_deref())?;
+        let index = Index::open(&*self.disk, &name, part.start, &self.cache)?;
+        let lost = || io::Error::other(format!("an index cannot be made anew: {name}"));
+        let index = index.ok_or_else(lost)?;
+        // A damaged one is no witness, and is compared with this one when it is made anew.
+        if let Some(next) = parts.get(place + 1)
+            && next.index().check(&*self.disk)?.is_empty()
+        {
+            follows(&index, &next.index(), &manifest, part.data())?;
+        }
+        part.set_index(index);
         Ok(rebuilt)
     }
+
+    /// Makes the index of a log's base anew, if it is damaged.
+    fn mend_base(&self, log: &Log) -> io::Result<usize> {
+        let Some(base) = log.base().filter(|base| base.is_suspect()) else { return Ok(0) };
+        let data = &base.files.data;
+        let header = read_header(data.file())?.ok_or_else(|| data.damaged(0, "a header"))?;
+        rebuild_base(&*self.disk, log.id, &header, data)?;
+        let mended = self.open_new_base(log.id, &data.name)?;
+        if mended.run.tip.end != base.run.tip.end {
+            return Err(data.damaged(data.file().length()?, "the last frame"));
+        }
+        let _manifest = self.manifest.lock();
+        let is_its = |held: &Arc<Base>| Arc::ptr_eq(held, &base);
+        if log.base().as_ref().is_some_and(is_its) {
+            log.set_beginning(Beginning { horizon: log.horizon(), base: Some(mended) });
+        }
+        Ok(1)
+    }
+}
+
+/// Whether the runs of an index go on where those of an index that was made anew end. What a rotten
+/// data file lost of the end of a run, nothing else would tell.
+pub(super) fn follows(
+    rebuilt: &Index,
+    next: &Index,
+    manifest: &Manifest,
+    data: &DataFile,
+) -> io::Result<()> {
+    for number in 0..next.header.runs {
+        let run = next.run_at(number)?;
+        let end = rebuilt.run(run.log)?.map_or(Offset(0), |before| before.tip.end);
+        if run.base != end.max(manifest.horizon(run.log).freed.end.min(run.base)) {
+            return Err(data.damaged(data.file().length()?, "the last frame of a log"));
+        }
+    }
+    Ok(())
 }
 
 /// Makes the index of a part anew, from its data file, the index of the part before, and the manifest.
@@ -165,9 +241,13 @@ pub(super) fn rebuild(
                 return Err(data.damaged(placed.at, "a frame in front of this one"));
             }
             entry.bytes = tip.bytes + u64::from(entry.length);
-            if listed.layout == Layout::Journal {
-                entry.chain = Entry::link(tip.chain, entry);
+            let chain = Entry::link(tip.chain, entry);
+            // Bytes of a payload beside a hole may look like a frame, and were made to: what they
+            // cannot know is the chain of a log.
+            if listed.layout != Layout::Journal && entry.chain != chain {
+                return Err(data.damaged(placed.at, "the chain of a frame"));
             }
+            entry.chain = chain;
             tip = Tip::of(entry, tip.user_peak.max(entry.user_max));
             builder.entry(placed)?;
         }
@@ -183,7 +263,8 @@ fn entries_of_filed(data: &DataFile, found: &mut BTreeMap<LogId, Vec<Placed>>) -
         entry.chain = filed.chain;
         found.entry(filed.frame.log).or_default().push(Placed { entry, at: filed.at });
     }
-    Ok(())
+    // It may have been the last of a run: nothing behind it would tell.
+    walk.damaged.map_or(Ok(()), |at| Err(data.damaged(at, "a frame")))
 }
 
 fn entries_of_journal(

@@ -1,6 +1,6 @@
 //! Opening what is sealed: the manifest, the parts that it names, and how far each log had come.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use hlc::Hlc;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::indexing::rebuild;
+use super::indexing::{follows, rebuild};
 use super::{History, HistoryStats, Reclaiming, Waiting};
 use crate::data_file::DataFile;
 use crate::disk::{Disk, read_exact_at};
@@ -44,8 +44,9 @@ pub(crate) struct Opened {
     pub(crate) parts: Vec<Arc<Part>>,
     cache: Arc<BlockCache>,
     tips: BTreeMap<LogId, Tip>,
-    bases: BTreeMap<LogId, Arc<Base>>,
-    rebuilt: u64,
+    pub(crate) bases: BTreeMap<LogId, Arc<Base>>,
+    /// The places of the parts whose indexes were made anew.
+    rebuilt: BTreeSet<usize>,
 }
 
 /// What the stage remembered, if that is known, and the parts that it had not seen.
@@ -59,12 +60,13 @@ impl Opened {
             return Err(HistoryError::Lost { file: MANIFEST_FILE.to_owned() });
         }
         let (parts, tips, bases) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let mut opened = Opened { manifest, parts, cache, tips, bases, rebuilt: 0 };
+        let mut opened = Opened { manifest, parts, cache, tips, bases, rebuilt: BTreeSet::new() };
         for listed in opened.manifest.parts.clone() {
             let part = opened.open_part(disk, listed)?;
             opened.parts.push(Arc::new(part));
         }
         opened.read_tips(disk)?;
+        opened.check_rebuilt(disk)?;
         for (log, horizon) in opened.manifest.logs.clone() {
             if horizon.base > 0 {
                 let base = opened.open_base(disk, log, &horizon)?;
@@ -92,9 +94,11 @@ impl Opened {
         let index = match Index::open(disk, &name, listed.start, &self.cache)?.filter(whole) {
             Some(index) => index,
             None => {
+                let place = self.parts.len();
+                self.mend_before(disk, place)?;
                 let before = self.parts.last().map(|part| part.index());
                 rebuild(disk, &self.manifest, listed, &data, before.as_deref(), None)?;
-                self.rebuilt += 1;
+                self.rebuilt.insert(place);
                 let index = Index::open(disk, &name, listed.start, &self.cache)?;
                 index.filter(whole).ok_or(HistoryError::Lost { file: name })?
             }
@@ -123,8 +127,19 @@ impl Opened {
                 open()?.ok_or(HistoryError::Lost { file: index_name.clone() })?
             }
         };
-        let run = index.run(log)?.ok_or(HistoryError::Lost { file: index_name.clone() })?;
-        Ok(Base { files: Indexed { data, index: Arc::new(index) }, run })
+        let (index, run) = match index.run(log) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                super::replacing::rebuild_base(disk, log, &header, &data)?;
+                let index = open()?.ok_or(HistoryError::Lost { file: index_name.clone() })?;
+                let run = index.run(log)?;
+                (index, run)
+            }
+            run => (index, run?),
+        };
+        // Cuts end with its last entry, which is where parts are looked into from.
+        let whole = |run: &Run| run.count > 0 && run.tip.end <= horizon.freed.end;
+        let run = run.filter(whole).ok_or(HistoryError::Lost { file: name })?;
+        Ok(Base::new(Indexed { data, index: Arc::new(index) }, run))
     }
 
     /// How far each log had come where the parts end: the last directory has them all.
@@ -140,13 +155,37 @@ impl Opened {
         Ok(())
     }
 
+    /// Makes the index in front of a place anew, if it is damaged: the one that follows is made from it.
+    fn mend_before(&mut self, disk: &dyn Disk, place: usize) -> Result<(), HistoryError> {
+        match place.checked_sub(1) {
+            Some(before) if !self.parts[before].index().check(disk)?.is_empty() => {
+                self.mend(disk, before)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the parts go on where those end whose indexes were made anew.
+    fn check_rebuilt(&self, disk: &dyn Disk) -> Result<(), HistoryError> {
+        for place in &self.rebuilt {
+            let Some(next) = self.parts.get(place + 1) else { continue };
+            let (part, next) = (&self.parts[*place], next.index());
+            // A damaged one is no witness, and is compared with this one when it is made anew.
+            if next.check(disk)?.is_empty() {
+                follows(&part.index(), &next, &self.manifest, part.data())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the index of a part anew.
     fn mend(&mut self, disk: &dyn Disk, place: usize) -> Result<(), HistoryError> {
+        self.mend_before(disk, place)?;
         let part = Arc::clone(&self.parts[place]);
         let before = place.checked_sub(1).map(|before| self.parts[before].index());
         let listed = Listed { start: part.start, end: part.end, layout: part.layout };
         rebuild(disk, &self.manifest, listed, part.data(), before.as_deref(), None)?;
-        self.rebuilt += 1;
+        self.rebuilt.insert(place);
         let name = index_name(&part.data().name);
         let index = Index::open(disk, &name, part.start, &self.cache)?;
         part.set_index(index.ok_or(HistoryError::Lost { file: name })?);
@@ -156,12 +195,29 @@ impl Opened {
     /// What the stage last remembered, and the parts that it had not seen; their indexes are whole.
     pub(crate) fn remembered(&mut self, disk: &dyn Disk) -> Result<Remembered, HistoryError> {
         let (state, unseen) = self.state()?;
+        if unseen < self.parts.len() {
+            self.mend_bases(disk)?;
+        }
         for place in unseen..self.parts.len() {
             if !self.parts[place].index().check(disk)?.is_empty() {
                 self.mend(disk, place)?;
             }
         }
         Ok((state, self.parts[unseen..].to_vec()))
+    }
+
+    /// Makes the indexes of bases anew that are damaged.
+    fn mend_bases(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
+        for (log, base) in self.bases.clone() {
+            if !base.files.index.check(disk)?.is_empty() {
+                // It may be gone already.
+                let _ = disk.remove(base.files.index.name());
+                let horizon = self.manifest.horizon(log);
+                let mended = self.open_base(disk, log, &horizon)?;
+                self.bases.insert(log, Arc::new(mended));
+            }
+        }
+        Ok(())
     }
 
     /// The last stamp in the parts.
@@ -213,6 +269,7 @@ impl Opened {
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
         proves: bool,
+        manifest_sequence: Arc<AtomicU64>,
     ) -> History {
         let mut bases = self.bases;
         let history = History {
@@ -220,16 +277,22 @@ impl Opened {
             segments,
             parts: Arc::new(Parts::new(self.parts)),
             cache: self.cache,
-            stats: HistoryStats { rebuilt: AtomicU64::new(self.rebuilt), ..Default::default() },
+            stats: HistoryStats {
+                rebuilt: AtomicU64::new(self.rebuilt.len() as u64),
+                ..Default::default()
+            },
             logs: RwLock::default(),
             manifest: Mutex::new(self.manifest),
             reclaiming: Mutex::new(Reclaiming::default()),
             unnamed: Mutex::default(),
             waiting: Mutex::new(Waiting::default()),
             changed: Condvar::new(),
+            manifest_sequence,
             proves,
             proved_to: AtomicU64::new(0),
             signing_key: OnceLock::new(),
+            is_in_doubt: AtomicBool::new(false),
+            lost: OnceLock::new(),
             is_closing: AtomicBool::new(false),
             foreground: AtomicU64::new(0),
             foreground_seen: AtomicU64::new(0),
@@ -281,7 +344,7 @@ fn open_filed(
     Ok(Arc::new(DataFile::new(name, file)))
 }
 
-fn read_header(file: &dyn crate::disk::DiskFile) -> io::Result<Option<FiledHeader>> {
+pub(super) fn read_header(file: &dyn crate::disk::DiskFile) -> io::Result<Option<FiledHeader>> {
     let mut bytes = [0; FILED_HEADER_BYTES as usize];
     if file.length()? < FILED_HEADER_BYTES {
         return Ok(None);

@@ -91,7 +91,7 @@ impl History {
         {
             return Ok(true);
         }
-        self.remove_data_file(&base_name(id, generation))?;
+        self.discard(&base_name(id, generation));
         written.map(|_| false)
     }
 
@@ -166,22 +166,23 @@ impl History {
         };
         let mut next = manifest.clone();
         next.logs.insert(log.id, horizon);
-        next.write(&*self.disk)?;
-        *manifest = next;
+        // The disk may have either manifest then: the file stays until one of them is settled.
+        let name = &base.files.data.name;
+        self.commit(&mut manifest, next).inspect_err(|_| self.forget([name.clone()]))?;
         log.set_beginning(Beginning { horizon, base: Some(Arc::clone(base)) });
         drop(manifest);
-        self.forget(old.into_iter().map(|old| old.files.data.name.clone()).collect());
+        self.forget(old.map(|old| old.files.data.name.clone()));
         self.stats.replaced.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
 
-    fn open_new_base(&self, id: LogId, name: &str) -> io::Result<Arc<Base>> {
+    pub(super) fn open_new_base(&self, id: LogId, name: &str) -> io::Result<Arc<Base>> {
         let file = self.disk.open(name)?;
         let index = self.open_index(&index_name(name), 0)?;
         let run: Run =
             index.run(id)?.ok_or_else(|| io::Error::other("a base has its log's run"))?;
         let files = Indexed { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
-        Ok(Arc::new(Base { files, run }))
+        Ok(Arc::new(Base::new(files, run)))
     }
 }
 
@@ -252,8 +253,8 @@ pub(super) fn rebuild_base(
         (entry.chain, entry.bytes) = (filed.chain, bytes);
         builder.entry(Placed { entry, at: filed.at })?;
     }
-    if walk.skipped > 0 {
-        return Err(data.damaged(0, "a frame"));
+    if walk.has_gaps {
+        return Err(data.damaged(walk.damaged.unwrap_or(0), "a frame"));
     }
     builder.finish(None)?;
     disk.sync_names()

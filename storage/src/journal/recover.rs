@@ -12,6 +12,7 @@ use hlc::Hlc;
 use super::frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, segment_start};
 use crate::disk::Disk;
+use crate::log::{LogId, Offset};
 use crate::tail::HEAD_BYTES_MAX;
 
 /// How much is read at once while frames are small.
@@ -67,6 +68,21 @@ pub enum RecoverError {
         stamp: Hlc,
         /// The stamp before it.
         last: Hlc,
+    },
+    /// A log does not go on where it ended.
+    #[error(
+        "offsets of a log do not follow one another: what lies between is lost. log={}, position={position}, expected={}, found={}. Restore the whole data directory from a backup",
+        log.0, expected.0, found.0
+    )]
+    Offsets {
+        /// The position of the entry that does not follow.
+        position: u64,
+        /// Its log.
+        log: LogId,
+        /// The offset behind the last before it.
+        expected: Offset,
+        /// Its first offset.
+        found: Offset,
     },
     /// The disk failed.
     #[error("read journal: {0}")]

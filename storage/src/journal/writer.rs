@@ -240,8 +240,10 @@ impl Journal {
         let zeros = vec![0; (to - self.laid_to) as usize];
         let at = current.at(self.laid_to);
         // Only an optimization: without room for it the next writes append.
-        if current.file().write_at(&mut [io::IoSlice::new(&zeros)], at).is_ok() {
-            self.zeroed_to = to;
+        match current.file().write_at(&mut [io::IoSlice::new(&zeros)], at) {
+            Ok(()) => self.zeroed_to = to,
+            // What fitted would take the last room on the disk from what needs it.
+            Err(_) => drop(current.file().truncate(at)),
         }
     }
 

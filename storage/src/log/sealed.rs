@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hlc::Cut;
 
@@ -18,6 +19,30 @@ use crate::part::{Indexed, Part};
 pub(crate) struct Base {
     pub(crate) files: Indexed,
     pub(crate) run: Run,
+    /// Whether a block of its index was found damaged.
+    is_suspect: AtomicBool,
+}
+
+impl Base {
+    pub(crate) fn new(files: Indexed, run: Run) -> Base {
+        Base { files, run, is_suspect: AtomicBool::new(false) }
+    }
+
+    /// Whether its index has to be made anew.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Acquire)
+    }
+
+    /// Remembers it if `result` says that the index is damaged.
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() == io::ErrorKind::InvalidData
+            && !self.is_suspect.swap(true, Ordering::AcqRel)
+        {
+            tracing::error!(%error, "found damage");
+        }
+        result
+    }
 }
 
 /// What of a log is sealed, at one moment.
@@ -33,7 +58,7 @@ pub(crate) struct Sealed {
 /// The file in which something was found.
 #[derive(Clone)]
 enum Source {
-    Base,
+    Base(Arc<Base>),
     /// The part, and its place among the parts.
     Part(Arc<Part>, usize),
 }
@@ -52,7 +77,7 @@ impl Spot {
         let found = self.files.index.entry(number);
         match &self.source {
             Source::Part(part, _) => part.note(found),
-            Source::Base => found,
+            Source::Base(base) => base.note(found),
         }
     }
 
@@ -84,9 +109,9 @@ impl Sealed {
             && !whole(&base.run)
         {
             let entries = base.run.entries();
-            let number = base.files.index.partition_point(entries.clone(), &before)?;
+            let number = base.note(base.files.index.partition_point(entries.clone(), &before))?;
             if number < entries.end {
-                let (source, files) = (Source::Base, base.files.clone());
+                let (source, files) = (Source::Base(Arc::clone(base)), base.files.clone());
                 return Ok(Some(Spot { source, files, run: base.run, number }));
             }
         }
@@ -132,7 +157,7 @@ impl Sealed {
             return Ok(Tip::of(&entry, entry.user_peak));
         }
         match &spot.source {
-            Source::Base => Ok(Tip::NONE),
+            Source::Base(_) => Ok(Tip::NONE),
             Source::Part(_, place) => self.tip_before_part(*place),
         }
     }
@@ -144,11 +169,13 @@ impl Sealed {
         if let Some(base) = &self.base
             && !cut.admits(base.run.tip.stamp)
         {
-            let number = base.files.index.partition_point(base.run.entries(), is_in)?;
-            let last = (number > base.run.first).then(|| base.files.index.entry(number - 1));
-            return last.map_or(Ok(Tip::NONE), |last| {
-                last.map(|placed| Tip::of(&placed.entry, placed.entry.user_peak))
-            });
+            let index = &base.files.index;
+            let number = base.note(index.partition_point(base.run.entries(), is_in))?;
+            if number == base.run.first {
+                return Ok(Tip::NONE);
+            }
+            let entry = base.note(index.entry(number - 1))?.entry;
+            return Ok(Tip::of(&entry, entry.user_peak));
         }
         let place = self.parts.partition_point(|part| cut.admits(part.last_stamp));
         let tip = match self.parts.get(place) {
@@ -235,7 +262,7 @@ impl Sealed {
     /// The first entry of the next run that has one.
     pub(super) fn next_run(&self, spot: &Spot) -> io::Result<Option<Spot>> {
         let next = match &spot.source {
-            Source::Base => 0,
+            Source::Base(_) => 0,
             Source::Part(_, place) => place + 1,
         };
         self.find_from(next, &|_| false)
