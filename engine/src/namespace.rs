@@ -232,7 +232,8 @@ impl Namespace {
             Event::OffsetsCommitted { .. }
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
-            | Event::GroupDeleted { .. } => Ok(()),
+            | Event::GroupDeleted { .. }
+            | Event::GroupsRestated { .. } => Ok(()),
         }
     }
 
