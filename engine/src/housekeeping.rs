@@ -33,6 +33,8 @@ pub struct HousekeepingOptions {
     pub compaction_every: Duration,
     /// How much memory compaction takes for the keys of one log.
     pub compaction_bytes_max: usize,
+    /// How many bytes of offsets and groups are restated by one event; a larger one has its own.
+    pub restated_bytes_max: usize,
 }
 
 impl Default for HousekeepingOptions {
@@ -41,6 +43,7 @@ impl Default for HousekeepingOptions {
             retention_every: Duration::from_secs(300),
             compaction_every: Duration::from_secs(15),
             compaction_bytes_max: 128 << 20,
+            restated_bytes_max: 1 << 20,
         }
     }
 }
@@ -84,7 +87,7 @@ impl Engine {
         let mut freeing = every(Duration::from_millis(delay_ms.max(0) as u64));
         loop {
             let (doing, done) = tokio::select! {
-                _ = retention.tick() => ("give up what is old", self.give_up_old().await.map(drop)),
+                _ = retention.tick() => ("give up what is old", self.give_up_all().await),
                 _ = compaction.tick() => ("compact", self.compact_due().await.map(drop)),
                 _ = freeing.tick() => ("give back space", self.free().await.map(drop)),
             };
@@ -93,6 +96,11 @@ impl Engine {
                 tracing::error!(%error, doing, "housekeeping failed");
             }
         }
+    }
+
+    async fn give_up_all(self: &Arc<Engine>) -> Result<(), EngineError> {
+        self.give_up_old().await?;
+        self.give_up_old_groups().await.map(drop)
     }
 
     /// Gives up what retention says, and removes pins that have expired; how many partitions begin
@@ -299,7 +307,7 @@ impl Iterator for Batches<'_> {
     }
 }
 
-async fn on_a_thread<T: Send + 'static>(
+pub(crate) async fn on_a_thread<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, EngineError> {
     let done = tokio::task::spawn_blocking(act).await;

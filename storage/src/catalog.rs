@@ -52,6 +52,9 @@ fn applied_key(log: LogId) -> Vec<u8> {
 /// A key, the stamp of one of its versions, and the value that it has from there on.
 pub type Version = (Vec<u8>, Hlc, Vec<u8>);
 
+/// Given a [`Version`] in parts.
+pub type Visit<'a, E> = &'a mut dyn FnMut(&[u8], Hlc, &[u8]) -> Result<(), E>;
+
 /// Versions of values, by key and stamp.
 pub struct Catalog {
     db: sled::Db,
@@ -274,23 +277,25 @@ impl Catalog {
         &self,
         prefix: &[u8],
         cut: Cut,
-        visit: &mut dyn FnMut(&[u8], Hlc, &[u8]) -> Result<(), E>,
+        visit: Visit<'_, E>,
     ) -> Result<(), E> {
         let _walking = self.walking.read_recursive();
         // The newest version so far of the key that was met last.
         let mut newest: Option<Stored> = None;
-        let mut visit_newest = |newest: Option<&Stored>| match newest.and_then(Stored::parts) {
-            Some((key, stamp, Some(value))) => visit(key, stamp, value),
-            _ => Ok(()),
+        let mut visit_newest = |newest: Option<&Stored>| {
+            let Some(newest) = newest else { return Ok(()) };
+            match (newest.name(), newest.value()) {
+                (Some((key, stamp)), Some(value)) => visit(key, stamp, value),
+                _ => Ok(()),
+            }
         };
         for item in self.db.scan_prefix(prefix) {
             let (key, stored) = item.map_err(|error| self.fail(error))?;
             let next = Stored(key, stored);
-            let Some((key, stamp, _)) = next.parts() else { continue };
-            if !cut.admits(stamp) {
+            let Some((key, _)) = next.name().filter(|(_, stamp)| cut.admits(*stamp)) else {
                 continue;
-            }
-            if newest.as_ref().is_some_and(|newest| newest.key() != Some(key)) {
+            };
+            if newest.as_ref().is_some_and(|newest| !newest.has_key(key)) {
                 visit_newest(newest.as_ref())?;
             }
             newest = Some(next);
@@ -312,11 +317,11 @@ impl Catalog {
         for item in self.db.scan_prefix(prefix) {
             let (key, stored) = item.map_err(|error| self.fail(error))?;
             let next = Stored(key, stored);
-            let Some((key, ..)) = next.parts().filter(|(_, stamp, _)| *stamp < horizon) else {
+            let Some((key, _)) = next.name().filter(|(_, stamp)| *stamp < horizon) else {
                 continue;
             };
             match newest.take() {
-                Some(newest) if newest.key() == Some(key) => pruned.superseded.push(newest.0),
+                Some(newest) if newest.has_key(key) => pruned.superseded.push(newest.0),
                 Some(newest) => pruned.ended.extend(newest.removed()),
                 None => {}
             }
@@ -364,20 +369,23 @@ impl Catalog {
 struct Stored(sled::IVec, sled::IVec);
 
 impl Stored {
-    /// Its key and stamp, and its value if it has one.
-    fn parts(&self) -> Option<(&[u8], Hlc, Option<&[u8]>)> {
-        let (key, stamp) = split(&self.0)?;
-        let value = self.1.split_first().and_then(|(mark, value)| (*mark == 1).then_some(value));
-        Some((key, stamp, value))
+    /// Its key and its stamp.
+    fn name(&self) -> Option<(&[u8], Hlc)> {
+        split(&self.0)
     }
 
-    fn key(&self) -> Option<&[u8]> {
-        split(&self.0).map(|(key, _)| key)
+    fn has_key(&self, key: &[u8]) -> bool {
+        self.name().is_some_and(|(own, _)| own == key)
+    }
+
+    /// Its value, if it has one.
+    fn value(&self) -> Option<&[u8]> {
+        self.1.split_first().and_then(|(mark, value)| (*mark == 1).then_some(value))
     }
 
     /// What it is stored under, if it says that its key has no value.
     fn removed(self) -> Option<sled::IVec> {
-        matches!(self.parts(), Some((_, _, None))).then_some(self.0)
+        self.value().is_none().then_some(self.0)
     }
 }
 

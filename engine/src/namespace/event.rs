@@ -202,7 +202,7 @@ mod tests {
             }],
         };
         assert_eq!(committed.encode(), [5, 1, b'g', 1, 1, b't', 1, 6, 1, 0]);
-        assert_eq!(Event::decode(&committed.encode()), Ok(committed));
+        assert_eq!(Event::decode(&committed.encode()).as_ref(), Ok(&committed));
         let pinned = |topics| Event::PinSet { name: "p".into(), at: 300, expires_ms: 5, topics };
         assert_eq!(pinned(None).encode(), [9, 1, b'p', 0xac, 0x02, 5, 0]);
         let mut expected = vec![9, 1, b'p', 0xac, 0x02, 5, 1, 1];
