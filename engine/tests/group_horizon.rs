@@ -228,10 +228,15 @@ impl World {
         Ok(offsets.collect())
     }
 
-    /// Every moment reads as it was, or says that it cannot be read.
+    /// Every moment near the horizon, and some others, read as they were, or say that they cannot be
+    /// read; and what is there now is there.
     async fn check(&self) {
         let horizon = self.engine.offsets_horizon();
-        for (cut, state) in &self.history {
+        let at = self.history.partition_point(|(cut, _)| cut.bound() < horizon);
+        for (nth, (cut, state)) in self.history.iter().enumerate() {
+            if nth.abs_diff(at) > 5 && !nth.is_multiple_of(9) {
+                continue;
+            }
             match self.offsets_at(*cut).await {
                 Ok(offsets) => {
                     assert!(cut.bound() >= horizon, "{cut:?} is before {horizon}");
@@ -253,7 +258,7 @@ impl World {
         let snapshots: BTreeMap<_, _> =
             self.engine.group_snapshots().unwrap().into_iter().collect();
         assert_eq!(snapshots, self.state.snapshots);
-        for pin in self.engine.pins() {
+        for pin in self.engine.pins().iter().filter(|pin| pin.topics.is_none()) {
             assert!(pin.at.bound() >= horizon, "{pin:?} is before {horizon}");
         }
     }
@@ -299,11 +304,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (group(), 0..200usize).prop_map(|(group, bytes)| Step::Save { group, bytes }),
         2 => group().prop_map(|group| Step::DeleteGroup { group }),
         2 => topic().prop_map(|topic| Step::Turn { topic }),
-        5 => (1..150u64).prop_map(|ms| Step::Pass { ms }),
-        6 => Just(Step::KeepHouse),
-        1 => (1..300u64).prop_map(|ms| Step::Pin { ms }),
+        8 => (1..150u64).prop_map(|ms| Step::Pass { ms }),
+        10 => Just(Step::KeepHouse),
+        1 => (1..200u64).prop_map(|ms| Step::Pin { ms }),
         2 => found().prop_map(|found| Step::Restart { found }),
-        2 => (0..12u64, found(), any::<u64>()).prop_map(
+        2 => (0..20u64, found(), any::<u64>()).prop_map(
             |(at, found, seed)| Step::Crash { at, found, seed }
         ),
     ]
@@ -354,9 +359,12 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_given_up_or_lost() {
     let moved = AtomicU64::new(0);
-    let mut runner = TestRunner::new(Config { cases: 48, ..Config::default() });
-    let runs =
-        (prop::collection::vec(step(), 1..60), prop_oneof![Just(0usize), Just(150), Just(1 << 20)]);
+    let mut runner =
+        TestRunner::new(Config { cases: 40, source_file: Some(file!()), ..Config::default() });
+    let runs = (
+        prop::collection::vec(step(), 10..50),
+        prop_oneof![Just(0usize), Just(150), Just(1 << 20)],
+    );
     let result = runner.run(&runs, |(steps, restated_bytes_max)| {
         run(async {
             let mut world = World::new(restated_bytes_max);
