@@ -501,3 +501,34 @@ async fn a_clock_that_cannot_be_trusted_makes_nothing_old() {
     assert_eq!(world.engine.offsets_horizon(), Hlc::ZERO);
     world.check().await;
 }
+
+#[tokio::test]
+async fn what_was_removed_since_a_restatement_does_not_come_back_with_a_lost_catalog() {
+    for removal in ["offsets", "group", "topic"] {
+        let mut world = World::new(1 << 20);
+        world.turn("t").await;
+        world.turn("tt").await;
+        world.commit("g", "tt", 0, 1).await;
+        world.commit_much(60).await;
+        world.pass(100);
+        match removal {
+            "offsets" => world.delete_offsets("g", "tt", 0).await,
+            "group" => world.delete_group("g").await,
+            _ => world.turn("tt").await,
+        }
+        world.commit_much(60).await;
+        world.pass(50);
+        // It restates what was removed only after the horizon.
+        world.keep_house().await;
+        world.restart(Found::Lost);
+        world.check().await;
+        // The horizon passes the removal, but not the restatement before.
+        world.pass(60);
+        world.keep_house().await;
+        assert_eq!(world.moved, 2, "{removal}");
+        world.restart(Found::Lost);
+        world.check().await;
+        world.commit("g", "tt", 0, 2).await;
+        world.check().await;
+    }
+}
