@@ -169,7 +169,7 @@ impl Kafka {
                 tracing::warn!(%group, %error, "a group cannot be restored; its members join anew");
             }
         }
-        for offset in engine.committed_offsets(None, hlc::Cut::ALL)? {
+        for offset in engine.committed_offsets(None)? {
             groups.restore_without_members(&offset.group);
         }
         Ok(Arc::new(Kafka {

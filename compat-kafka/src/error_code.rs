@@ -33,6 +33,7 @@ pub(crate) fn seek_error(error: &SeekError) -> ResponseError {
         // Not "unknown topic", which clients ask for again and again.
         SeekError::FarFuture { .. }
         | SeekError::BeforeHistory { .. }
+        | SeekError::BeforeOffsets { .. }
         | SeekError::NoTopic { .. } => ResponseError::InvalidTopicException,
         SeekError::Engine(error) => engine_error(error),
     }

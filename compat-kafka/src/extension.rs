@@ -87,7 +87,9 @@ impl From<SeekError> for Refusal {
         let (code, frontier) = match &error {
             SeekError::NotYet { frontier, .. } => ("not_yet", Some(*frontier)),
             SeekError::FarFuture { frontier, .. } => ("far_future", Some(*frontier)),
-            SeekError::BeforeHistory { .. } => ("before_history", None),
+            SeekError::BeforeHistory { .. } | SeekError::BeforeOffsets { .. } => {
+                ("before_history", None)
+            }
             SeekError::NoTopic { .. } => ("unknown_topic", None),
             SeekError::Engine(engine::EngineError::Fenced(_)) => ("fenced", None),
             SeekError::Engine(_) => ("internal", None),

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use engine::Engine;
-use hlc::Cut;
 
 use crate::groups::{BoxFuture, GroupLog};
 
@@ -35,7 +34,7 @@ impl GroupLog for EngineGroupLog {
     fn has_offsets(&self, group: &str) -> BoxFuture<bool> {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
-            engine.committed_offsets(Some(&group), Cut::ALL).is_ok_and(|held| !held.is_empty())
+            engine.committed_offsets(Some(&group)).is_ok_and(|held| !held.is_empty())
         })
     }
 }

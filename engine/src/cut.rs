@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::cut_cache::{Asked, CutCacheStats};
 use crate::engine::Engine;
+use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
 use crate::seek::{Lost, SeekError, When, earliest, is_kept};
 
@@ -226,7 +227,9 @@ impl Engine {
         when: When,
     ) -> Result<(Cut, Hlc, Vec<crate::GroupOffset>), SeekError> {
         let (at, frontier) = self.settle(cut, when).await?;
-        let offsets = self.committed_offsets(group, at)?;
+        let offsets = self.shared.groups.offsets(group, at).map_err(EngineError::from)?;
+        // Asked last: what is given up meanwhile is missing from the answer.
+        self.check_groups_kept(at)?;
         Ok((at, frontier, offsets))
     }
 }

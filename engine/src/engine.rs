@@ -28,6 +28,7 @@ use crate::config::{TopicConfig, TopicDefaults};
 use crate::cut_cache::CutCache;
 use crate::error::EngineError;
 use crate::files::{FileOptions, Files, is_file_kind};
+use crate::group_horizon::refill;
 use crate::groups::{Committed, GroupOffset, Groups};
 use crate::housekeeping::HousekeepingOptions;
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
@@ -57,6 +58,8 @@ pub struct EngineOptions {
     pub pins_max: usize,
     /// How long the records of a deleted topic are kept, if its settings do not end them before.
     pub deleted_topic_retention: Duration,
+    /// How far back committed offsets and groups can be read. What they are now is kept whatever its age.
+    pub offsets_retention: Duration,
     /// How many bytes of answers to cuts are kept; 0 for none.
     pub cut_cache_bytes_max: usize,
     /// When it looks after what it keeps.
@@ -77,6 +80,7 @@ impl Default for EngineOptions {
             flight_bytes_max: 128 << 20,
             pins_max: 100,
             deleted_topic_retention: Duration::from_secs(7 * 24 * 60 * 60),
+            offsets_retention: Duration::from_secs(7 * 24 * 60 * 60),
             cut_cache_bytes_max: 16 << 20,
             housekeeping: HousekeepingOptions::default(),
             signing_key: None,
@@ -580,16 +584,12 @@ impl Engine {
         Ok(self.shared.groups.committed(group, topic, partition, Cut::ALL)?)
     }
 
-    /// All offsets of a group, or of all groups, as of `cut`.
+    /// All offsets of a group, or of all groups. [`Engine::offsets_at`] has those of the past.
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub fn committed_offsets(
-        &self,
-        group: Option<&str>,
-        cut: Cut,
-    ) -> Result<Vec<GroupOffset>, EngineError> {
-        Ok(self.shared.groups.offsets(group, cut)?)
+    pub fn committed_offsets(&self, group: Option<&str>) -> Result<Vec<GroupOffset>, EngineError> {
+        Ok(self.shared.groups.offsets(group, Cut::ALL)?)
     }
 
     /// The snapshots of all groups.
@@ -647,6 +647,21 @@ impl Engine {
         event: Event,
         changing: Option<OwnedMutexGuard<()>>,
     ) -> Result<Hlc, EngineError> {
+        let applied = self.begin_change(event, changing)?.await;
+        applied.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
+    }
+
+    /// [`Engine::change`], on a thread that may wait.
+    pub(crate) fn change_here(&self, event: Event) -> Result<Hlc, EngineError> {
+        let applied = self.begin_change(event, None)?.blocking_recv();
+        applied.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
+    }
+
+    fn begin_change(
+        &self,
+        event: Event,
+        changing: Option<OwnedMutexGuard<()>>,
+    ) -> Result<oneshot::Receiver<Result<Hlc, EngineError>>, EngineError> {
         if let Some(why) = self.shared.failed.get() {
             return Err(EngineError::Disk(Arc::clone(why)));
         }
@@ -680,7 +695,7 @@ impl Engine {
                 }
             }
         });
-        applied.await.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
+        Ok(applied)
     }
 
     /// Whether everything of the namespace and of groups that `cut` admits has been applied.
@@ -748,14 +763,22 @@ fn replay_events(store: &Store<Stager>, shared: &Arc<Shared>) -> Result<(), Stri
     let logs = store.log_source();
     let (names, groups) = (store.log(NAMESPACE_LOG), store.log(GROUPS_LOG));
     let catalog = shared.groups.catalog();
+    let lost_to = groups.horizon().lost_to;
     let mut seen = catalog.applied().map_err(|error| error.to_string())?;
-    if let Some(applied) = seen
-        && ![&names, &groups].into_iter().any(|log| has_entry(log, applied).unwrap_or(false))
-    {
-        tracing::warn!("the catalog knows of entries that the journal has not; it is rebuilt");
-        catalog.clear().map_err(|error| error.to_string())?;
-        seen = None;
+    if let Some(applied) = seen {
+        if applied.stamp < lost_to {
+            tracing::info!("the catalog misses entries that were given up; it is rebuilt");
+            seen = None;
+        } else if ![&names, &groups].iter().any(|log| has_entry(log, applied).unwrap_or(false)) {
+            tracing::warn!("the catalog knows of entries that the journal has not; it is rebuilt");
+            seen = None;
+        }
     }
+    if seen.is_none() {
+        refill(&shared.groups, &groups)?;
+    }
+    // What was restated knows of the deletions before.
+    let floor = seen.map_or(lost_to, |seen| seen.stamp);
     let fail = |error: std::io::Error| error.to_string();
     let unseen = match seen {
         Some(applied) => groups.offset_at(Cut::through(applied.stamp)).map_err(fail)?,
@@ -775,7 +798,7 @@ fn replay_events(store: &Store<Stager>, shared: &Arc<Shared>) -> Result<(), Stri
             _ => None,
         };
         shared.namespace.write().apply(&event, stamp, &*logs)?;
-        if deleted.is_some() && seen.is_none_or(|seen| stamp > seen.stamp) {
+        if deleted.is_some() && stamp > floor {
             let applied = shared.groups.apply(&event, stamp, position, deleted.as_deref());
             applied.map_err(|error| error.to_string())?;
         }
@@ -809,14 +832,14 @@ fn has_entry(log: &storage::Log, applied: Applied) -> std::io::Result<bool> {
 type Replayable = (Event, Hlc, u64);
 
 /// The events of a log, in order.
-struct Events<'a> {
+pub(crate) struct Events<'a> {
     log: &'a storage::Log,
     next: Offset,
     read: std::collections::VecDeque<Piece>,
 }
 
 impl<'a> Events<'a> {
-    fn new(log: &'a storage::Log, from: Offset) -> Events<'a> {
+    pub(crate) fn new(log: &'a storage::Log, from: Offset) -> Events<'a> {
         Events { log, next: from.max(log.start()), read: std::collections::VecDeque::new() }
     }
 

@@ -1,10 +1,12 @@
 //! Committed offsets and the state of groups, as they are and were: versions in the catalog.
 
+mod restating;
+
 use hlc::{Cut, Hlc};
 use serde::{Deserialize, Serialize};
 use storage::catalog::{Applied, Catalog, CatalogError, Changes, escape, unescape};
 
-use crate::namespace::event::Event;
+use crate::namespace::event::{Event, OffsetCommit};
 
 /// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +38,8 @@ pub struct GroupOffset {
 const SEPARATOR: &[u8] = &[1, 3];
 const OFFSETS: u8 = b'o';
 const GROUPS: u8 = b'g';
+/// With what all keys of groups begin.
+const PREFIXES: &[u8] = &[OFFSETS, GROUPS];
 
 fn offsets_of(group: Option<&str>) -> Vec<u8> {
     let mut key = vec![OFFSETS];
@@ -73,6 +77,17 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..at], &bytes[at + 2..]))
 }
 
+fn put_offset(changes: &mut Changes, group: &str, commit: &OffsetCommit, stamp: Hlc) {
+    let committed = Committed {
+        offset: commit.offset,
+        leader_epoch: commit.leader_epoch,
+        metadata: commit.metadata.clone(),
+    };
+    let value = postcard::to_stdvec(&committed).expect("an offset can be encoded");
+    let key = offset_key(group, &commit.topic, commit.partition);
+    changes.put(&key, stamp, Some(&value));
+}
+
 /// The state of all groups.
 pub(crate) struct Groups {
     catalog: Catalog,
@@ -87,7 +102,8 @@ impl Groups {
         &self.catalog
     }
 
-    /// Applies an event of the catalog's kind; `gone` are topics that were deleted with it.
+    /// Applies an event of the catalog's kind, or the deletion of the topic `deleted_topic`. What an
+    /// event removes is what was there before it, whatever the catalog holds of later.
     pub(crate) fn apply(
         &self,
         event: &Event,
@@ -99,14 +115,7 @@ impl Groups {
         match event {
             Event::OffsetsCommitted { group, offsets } => {
                 for commit in offsets {
-                    let committed = Committed {
-                        offset: commit.offset,
-                        leader_epoch: commit.leader_epoch,
-                        metadata: commit.metadata.clone(),
-                    };
-                    let value = postcard::to_stdvec(&committed).expect("an offset can be encoded");
-                    let key = offset_key(group, &commit.topic, commit.partition);
-                    changes.put(&key, stamp, Some(&value));
+                    put_offset(&mut changes, group, commit, stamp);
                 }
             }
             Event::OffsetsDeleted { group, partitions } => {
@@ -118,13 +127,13 @@ impl Groups {
                 changes.put(&group_key(group), stamp, Some(snapshot));
             }
             Event::GroupDeleted { group } => {
-                for (key, ..) in self.catalog.scan(&offsets_of(Some(group)), Cut::ALL)? {
+                for (key, ..) in self.catalog.scan(&offsets_of(Some(group)), Cut::below(stamp))? {
                     changes.put(&key, stamp, None);
                 }
                 changes.put(&group_key(group), stamp, None);
             }
             Event::TopicDeleted { .. } => {
-                for offset in self.offsets(None, Cut::ALL)? {
+                for offset in self.offsets(None, Cut::below(stamp))? {
                     if Some(offset.topic.as_str()) == deleted_topic {
                         let key = offset_key(&offset.group, &offset.topic, offset.partition);
                         changes.put(&key, stamp, None);

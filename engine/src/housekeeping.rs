@@ -36,6 +36,8 @@ pub struct HousekeepingOptions {
     pub segment_age_min: Duration,
     /// How much memory compaction takes for the keys of one log.
     pub compaction_bytes_max: usize,
+    /// How many bytes of offsets and groups are restated by one event; a larger one has its own.
+    pub restated_bytes_max: usize,
 }
 
 impl Default for HousekeepingOptions {
@@ -45,6 +47,7 @@ impl Default for HousekeepingOptions {
             compaction_every: Duration::from_secs(15),
             segment_age_min: Duration::from_secs(60),
             compaction_bytes_max: 128 << 20,
+            restated_bytes_max: 1 << 20,
         }
     }
 }
@@ -88,7 +91,7 @@ impl Engine {
         let mut freeing = every(Duration::from_millis(delay_ms.max(0) as u64));
         loop {
             let (doing, done) = tokio::select! {
-                _ = retention.tick() => ("give up what is old", self.give_up_old().await.map(drop)),
+                _ = retention.tick() => ("give up what is old", self.give_up_all().await),
                 _ = compaction.tick() => ("compact", self.compact_due().await.map(drop)),
                 _ = freeing.tick() => ("give back space", self.free().await.map(drop)),
             };
@@ -97,6 +100,11 @@ impl Engine {
                 tracing::error!(%error, doing, "housekeeping failed");
             }
         }
+    }
+
+    async fn give_up_all(self: &Arc<Engine>) -> Result<(), EngineError> {
+        self.give_up_old().await?;
+        self.give_up_old_groups().await.map(drop)
     }
 
     /// Gives up what retention says, and removes pins that have expired; how many partitions begin
@@ -334,7 +342,7 @@ impl Iterator for Batches<'_> {
     }
 }
 
-async fn on_a_thread<T: Send + 'static>(
+pub(crate) async fn on_a_thread<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, EngineError> {
     let done = tokio::task::spawn_blocking(act).await;

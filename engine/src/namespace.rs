@@ -238,7 +238,8 @@ impl Namespace {
             Event::OffsetsCommitted { .. }
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
-            | Event::GroupDeleted { .. } => Ok(()),
+            | Event::GroupDeleted { .. }
+            | Event::GroupsRestated { .. } => Ok(()),
         }
     }
 

@@ -186,6 +186,9 @@ impl Engine {
         let changing = Arc::clone(&self.changing).lock_owned().await;
         // Fails if anything of it was given up; the lock sees to it that nothing will be meanwhile.
         let snapshot = self.snapshot_at(at, topics)?;
+        if topics.is_none() {
+            self.check_groups_kept(at)?;
+        }
         let ids = topics.map(|_| {
             let mut ids: Vec<TopicId> = snapshot.topics.iter().map(|topic| topic.id).collect();
             ids.sort_unstable();

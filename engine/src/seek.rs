@@ -59,6 +59,15 @@ pub enum SeekError {
         /// Each such partition, and the earliest moment at which it can be read.
         lost: Vec<Lost>,
     },
+    /// Offsets and groups of that moment have been given up.
+    #[error(
+        "offsets and groups before the moment have been given up. they begin at {}",
+        Moment::Sys(Cut::below(*.earliest))
+    )]
+    BeforeOffsets {
+        /// The earliest bound that a cut of them may have.
+        earliest: Hlc,
+    },
     /// There was no such topic at that moment.
     #[error("there was no such topic at that moment. topic={topic}, moment={ask}")]
     NoTopic {

@@ -9,9 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use hlc::{Cut, Hlc};
+use parking_lot::RwLock;
 
 use crate::log::{LogId, Offset};
 
+/// How many versions are removed at once.
+const PRUNED_AT_ONCE: usize = 1000;
 /// What a key begins with to belong to the catalog itself.
 const META: u8 = 0;
 const APPLIED: &[u8] = &[META, b'a'];
@@ -49,10 +52,16 @@ fn applied_key(log: LogId) -> Vec<u8> {
 /// A key, the stamp of one of its versions, and the value that it has from there on.
 pub type Version = (Vec<u8>, Hlc, Vec<u8>);
 
+/// Given a [`Version`] in parts.
+pub type Visit<'a, E> = &'a mut dyn FnMut(&[u8], Hlc, &[u8]) -> Result<(), E>;
+
 /// Versions of values, by key and stamp.
 pub struct Catalog {
     db: sled::Db,
     directory: PathBuf,
+    /// Held for writing while the last sign of a key is removed. A walk is of no one moment: one that
+    /// has passed a key's value must not find the removal that follows it gone.
+    walking: RwLock<()>,
 }
 
 /// Changes that become visible together.
@@ -129,7 +138,7 @@ impl Catalog {
                 open().map_err(fail)?
             }
         };
-        Ok(Catalog { db, directory: directory.to_owned() })
+        Ok(Catalog { db, directory: directory.to_owned(), walking: RwLock::default() })
     }
 
     /// A catalog without a directory, for tests.
@@ -144,7 +153,7 @@ impl Catalog {
             .flush_every_ms(None)
             .open()
             .map_err(fail)?;
-        Ok(Catalog { db, directory: PathBuf::new() })
+        Ok(Catalog { db, directory: PathBuf::new(), walking: RwLock::default() })
     }
 
     fn fail(&self, source: sled::Error) -> CatalogError {
@@ -212,19 +221,34 @@ impl Catalog {
     pub fn forget(&self, prefix: &[u8], log: LogId) -> Result<(), CatalogError> {
         // The place first: what is left of the keys is written over when the log is read again.
         self.db.remove(applied_key(log)).map_err(|error| self.fail(error))?;
+        self.remove_prefix(prefix)
+    }
+
+    /// Makes `changes` that stand for what the journal has no more; how much of the journal was seen
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn fill(&self, changes: Changes) -> Result<(), CatalogError> {
+        self.db.apply_batch(changes.batch).map_err(|error| self.fail(error))
+    }
+
+    /// Forgets all keys that begin with one of `prefixes`, and how much of the journal, which they came
+    /// from, it has seen ([`Catalog::applied`]).
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn forget_applied(&self, prefixes: &[u8]) -> Result<(), CatalogError> {
+        self.db.remove(APPLIED).map_err(|error| self.fail(error))?;
+        prefixes.iter().try_for_each(|prefix| self.remove_prefix(&[*prefix]))
+    }
+
+    fn remove_prefix(&self, prefix: &[u8]) -> Result<(), CatalogError> {
         for key in self.db.scan_prefix(prefix).keys() {
             let removed = key.and_then(|key| self.db.remove(key));
             removed.map_err(|error| self.fail(error))?;
         }
         Ok(())
-    }
-
-    /// Forgets everything.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn clear(&self) -> Result<(), CatalogError> {
-        self.db.clear().map_err(|error| self.fail(error))
     }
 
     /// The newest version of `key` in `cut`: its stamp and value. One seek.
@@ -248,16 +272,34 @@ impl Catalog {
     /// It cannot be read.
     pub fn scan(&self, prefix: &[u8], cut: Cut) -> Result<Vec<Version>, CatalogError> {
         let mut found = Vec::new();
+        self.visit(prefix, cut, &mut |key, stamp, value| {
+            found.push((key.to_vec(), stamp, value.to_vec()));
+            Ok::<_, CatalogError>(())
+        })?;
+        Ok(found)
+    }
+
+    /// Hands to `visit` what [`Catalog::scan`] would give, one by one.
+    ///
+    /// # Errors
+    /// It cannot be read, or `visit` fails.
+    pub fn visit<E: From<CatalogError>>(
+        &self,
+        prefix: &[u8],
+        cut: Cut,
+        visit: Visit<'_, E>,
+    ) -> Result<(), E> {
+        let _walking = self.walking.read_recursive();
         let mut from = prefix.to_vec();
         while let Some(key) = self.first_key(prefix, &from)? {
             // Behind all versions of the key, which go on with a zero.
             from.clone_from(&key);
             from.push(1);
             if let Some((stamp, value)) = self.get(&key, cut)? {
-                found.push((key, stamp, value));
+                visit(&key, stamp, &value)?;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Whether any key that begins with `prefix` has a value in `cut`.
@@ -283,12 +325,98 @@ impl Catalog {
         Ok(first.and_then(|(key, _)| split(&key).map(|(key, _)| key.to_vec())))
     }
 
+    /// Removes, of keys that begin with `prefix`, what no cut with a bound of `horizon` or later shows: versions below it that another one
+    /// below it supersedes, and of keys that had no value there, that they had none. Returns how many
+    /// versions were removed.
+    ///
+    /// A key of which somebody walks by at the moment may stay until the next time.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub fn prune(&self, prefix: &[u8], horizon: Hlc) -> Result<u64, CatalogError> {
+        let mut pruned = Pruned::default();
+        let mut newest: Option<Stored> = None;
+        for item in self.db.scan_prefix(prefix) {
+            let (key, stored) = item.map_err(|error| self.fail(error))?;
+            let next = Stored(key, stored);
+            let Some((key, _)) = next.name().filter(|(_, stamp)| *stamp < horizon) else {
+                continue;
+            };
+            match newest.take() {
+                Some(newest) if newest.has_key(key) => pruned.superseded.push(newest.0),
+                Some(newest) => pruned.ended.extend(newest.removed()),
+                None => {}
+            }
+            newest = Some(next);
+            if pruned.superseded.len() + pruned.ended.len() >= PRUNED_AT_ONCE {
+                self.remove_pruned(&mut pruned)?;
+            }
+        }
+        pruned.ended.extend(newest.and_then(Stored::removed));
+        self.remove_pruned(&mut pruned)?;
+        Ok(pruned.count)
+    }
+
+    fn remove_pruned(&self, pruned: &mut Pruned) -> Result<(), CatalogError> {
+        let remove = |keys: &mut Vec<sled::IVec>| {
+            let mut batch = sled::Batch::default();
+            let count = keys.len() as u64;
+            keys.drain(..).for_each(|key| batch.remove(key));
+            self.db.apply_batch(batch).map_err(|error| self.fail(error))?;
+            Ok(count)
+        };
+        // In this order: a value never comes back because only its removal is gone.
+        pruned.count += remove(&mut pruned.superseded)?;
+        match self.walking.try_write() {
+            Some(_alone) => pruned.count += remove(&mut pruned.ended)?,
+            None => pruned.ended.clear(),
+        }
+        Ok(())
+    }
+
+    /// How many versions there are. It looks at each.
+    pub fn version_count(&self) -> usize {
+        self.db.iter().keys().flatten().filter(|key| split(key).is_some()).count()
+    }
+
     /// Hands what was changed to the operating system, so that the next start replays less.
     pub fn flush(&self) {
         if let Err(error) = self.db.flush() {
             tracing::warn!(%error, "the catalog was not flushed; the next start replays more");
         }
     }
+}
+
+/// A version, as it is stored.
+struct Stored(sled::IVec, sled::IVec);
+
+impl Stored {
+    /// Its key and its stamp.
+    fn name(&self) -> Option<(&[u8], Hlc)> {
+        split(&self.0)
+    }
+
+    fn has_key(&self, key: &[u8]) -> bool {
+        self.name().is_some_and(|(own, _)| own == key)
+    }
+
+    /// Its value, if it has one.
+    fn value(&self) -> Option<&[u8]> {
+        self.1.split_first().and_then(|(mark, value)| (*mark == 1).then_some(value))
+    }
+
+    /// What it is stored under, if it says that its key has no value.
+    fn removed(self) -> Option<sled::IVec> {
+        self.value().is_none().then_some(self.0)
+    }
+}
+
+/// What is to be removed, and how much has been.
+#[derive(Default)]
+struct Pruned {
+    superseded: Vec<sled::IVec>,
+    ended: Vec<sled::IVec>,
+    count: u64,
 }
 
 fn split(key: &[u8]) -> Option<(&[u8], Hlc)> {
@@ -378,6 +506,49 @@ mod tests {
         changes.keep(b"c", None);
         catalog.apply(changes, Applied::default()).unwrap();
         assert_eq!(scan(b"c", 30), [(b"ca".to_vec(), b"2".to_vec())]);
+    }
+
+    #[test]
+    fn pruning_leaves_every_cut_from_the_horizon_on_as_it_was() {
+        for horizon in 5..40 {
+            let catalog = filled();
+            let mut changes = Changes::default();
+            changes.put(b"b", at(12), None);
+            changes.put(b"b", at(35), Some(b"3"));
+            catalog.apply(changes, Applied { position: 9, stamp: at(35) }).unwrap();
+            let scans = || -> Vec<_> {
+                let cuts = (horizon..50).map(|ms| Cut::before(SysTime(ms)));
+                cuts.map(|cut| catalog.scan(b"", cut).unwrap()).collect()
+            };
+            let (before, count) = (scans(), catalog.version_count());
+            let removed = catalog.prune(b"", at(horizon)).unwrap();
+            assert_eq!(scans(), before, "{horizon}");
+            assert_eq!(catalog.version_count() as u64, count as u64 - removed);
+            assert_eq!(catalog.prune(b"", at(horizon)).unwrap(), 0, "{horizon}");
+            assert_eq!(catalog.applied().unwrap().map(|applied| applied.position), Some(9));
+        }
+    }
+
+    #[test]
+    fn of_many_versions_the_newest_stays_and_of_a_key_that_was_removed_nothing() {
+        let catalog = Catalog::temporary().unwrap();
+        let mut changes = Changes::default();
+        for ms in 0..PRUNED_AT_ONCE as u64 * 3 {
+            changes.put(b"kept", at(ms), Some(b"v"));
+            changes.put(b"removed", at(ms), (ms % 7 != 0).then_some(b"v"));
+        }
+        changes.put(b"removed", at(9999), None);
+        catalog.apply(changes, Applied { position: 1, stamp: at(9999) }).unwrap();
+        catalog.prune(b"", at(9998)).unwrap();
+        assert_eq!(catalog.version_count(), 3);
+        // Somebody walks by: what would change under their feet stays.
+        let walking = catalog.walking.read();
+        catalog.prune(b"", at(10_000)).unwrap();
+        assert_eq!(catalog.version_count(), 2);
+        drop(walking);
+        assert_eq!(catalog.prune(b"", at(10_000)).unwrap(), 1);
+        let kept: Vec<_> = catalog.scan(b"", Cut::ALL).unwrap();
+        assert_eq!(kept, [(b"kept".to_vec(), at(PRUNED_AT_ONCE as u64 * 3 - 1), b"v".to_vec())]);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use hlc::Cut;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse, GroupId};
@@ -40,7 +39,7 @@ async fn delete(kafka: &Kafka, group: &str) -> Result<(), ResponseError> {
     }
     // The end of a group that was ever saved takes its offsets with it. What is left is of a group
     // that nobody has joined, or that a commit outlived.
-    let left = kafka.engine.committed_offsets(Some(group), Cut::ALL);
+    let left = kafka.engine.committed_offsets(Some(group));
     if left.map_err(|error| coordinator_error(&error))?.is_empty() {
         return deleted.map_err(group_error);
     }
@@ -86,7 +85,7 @@ mod tests {
     }
 
     fn offset_count(bench: &Bench, group: &str) -> usize {
-        bench.kafka.engine.committed_offsets(Some(group), Cut::ALL).unwrap().len()
+        bench.kafka.engine.committed_offsets(Some(group)).unwrap().len()
     }
 
     #[tokio::test]

@@ -96,7 +96,6 @@ fn has(readable: Option<&Readable>, index: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use engine::OffsetCommit;
-    use hlc::Cut;
     use kafka_protocol::messages::offset_delete_request::OffsetDeleteRequestPartition;
 
     use super::super::join_group::bench::{Bench, group_id, topic_name};
@@ -132,7 +131,7 @@ mod tests {
     }
 
     fn held_topics(bench: &Bench) -> Vec<String> {
-        let held = bench.kafka.engine.committed_offsets(Some("g"), Cut::ALL).unwrap();
+        let held = bench.kafka.engine.committed_offsets(Some("g")).unwrap();
         held.into_iter().map(|offset| offset.topic).collect()
     }
 

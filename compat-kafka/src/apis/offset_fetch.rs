@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use engine::{Committed, EngineError, GroupOffset};
-use hlc::Cut;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
@@ -74,7 +73,7 @@ fn answered(kafka: &Kafka, asked: OffsetFetchRequestGroup) -> OffsetFetchRespons
 
 /// All that the group has committed, by topic.
 fn all(kafka: &Kafka, group: &str) -> Result<Vec<OffsetFetchResponseTopics>, EngineError> {
-    let offsets = kafka.engine.committed_offsets(Some(group), Cut::ALL)?;
+    let offsets = kafka.engine.committed_offsets(Some(group))?;
     let by_topic = offsets.chunk_by(|a, b| a.topic == b.topic);
     Ok(by_topic.map(|offsets| topic(offsets[0].topic.clone(), offsets)).collect())
 }

@@ -88,6 +88,40 @@ pub enum Event {
         /// Its name.
         name: String,
     },
+    /// What offsets and groups were at a moment, said again before everything older is given up. It
+    /// changes nothing: only a catalog that is made anew begins with it.
+    GroupsRestated {
+        /// The bits of the bound of the moment's cut.
+        horizon: u64,
+        /// A part of the offsets.
+        offsets: Vec<RestatedOffset>,
+        /// A part of the groups.
+        groups: Vec<RestatedGroup>,
+        /// Whether nothing of that moment follows.
+        is_last: bool,
+    },
+}
+
+/// An offset that was committed before the moment of [`Event::GroupsRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedOffset {
+    /// The group.
+    pub group: String,
+    /// The bits of the stamp at which it was committed.
+    pub stamp: u64,
+    /// What was committed.
+    pub commit: OffsetCommit,
+}
+
+/// A group as it was at the moment of [`Event::GroupsRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedGroup {
+    /// The group.
+    pub group: String,
+    /// The bits of the stamp at which it was saved.
+    pub stamp: u64,
+    /// Its coordinator's snapshot.
+    pub snapshot: Vec<u8>,
 }
 
 /// One offset of a commit.
@@ -125,7 +159,8 @@ impl Event {
             Event::OffsetsCommitted { .. }
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
-            | Event::GroupDeleted { .. } => KIND_CATALOG,
+            | Event::GroupDeleted { .. }
+            | Event::GroupsRestated { .. } => KIND_CATALOG,
         }
     }
 
@@ -167,13 +202,25 @@ mod tests {
             }],
         };
         assert_eq!(committed.encode(), [5, 1, b'g', 1, 1, b't', 1, 6, 1, 0]);
-        assert_eq!(Event::decode(&committed.encode()), Ok(committed));
+        assert_eq!(Event::decode(&committed.encode()).as_ref(), Ok(&committed));
         let pinned = |topics| Event::PinSet { name: "p".into(), at: 300, expires_ms: 5, topics };
         assert_eq!(pinned(None).encode(), [9, 1, b'p', 0xac, 0x02, 5, 0]);
         let mut expected = vec![9, 1, b'p', 0xac, 0x02, 5, 1, 1];
         expected.extend([7; 16]);
         assert_eq!(pinned(Some(vec![[7; 16]])).encode(), expected);
         assert_eq!(Event::PinRemoved { name: "p".into() }.encode(), [10, 1, b'p']);
+        let Event::OffsetsCommitted { group, mut offsets } = committed else { unreachable!() };
+        let commit = offsets.remove(0);
+        let restated = Event::GroupsRestated {
+            horizon: 300,
+            offsets: vec![RestatedOffset { group: group.clone(), stamp: 2, commit }],
+            groups: vec![RestatedGroup { group, stamp: 3, snapshot: vec![9, 8] }],
+            is_last: true,
+        };
+        let offset = [1, 1, b'g', 2, 1, b't', 1, 6, 1, 0];
+        let expected = [&[11, 0xac, 0x02][..], &offset, &[1, 1, b'g', 3, 2, 9, 8, 1]].concat();
+        assert_eq!(restated.encode(), expected);
+        assert_eq!(Event::decode(&expected), Ok(restated));
     }
 
     #[test]

@@ -1,0 +1,148 @@
+//! How far back committed offsets and groups can be read.
+//!
+//! Their log would grow with every commit for ever. So its beginning is given up, once it is older than
+//! [`EngineOptions::offsets_retention`](crate::EngineOptions): what was there at a moment, the
+//! *horizon*, is said again at the log's end, durably, and everything before that moment goes.
+//!
+//! What holds true of it:
+//! - The horizon is the moment behind the last entry that was given up, so the log's start tells which
+//!   restatement belongs to it. It never falls, and no cut before it is answered.
+//! - What is restated, and the entries from the log's start on, make the catalog anew as it was, for
+//!   every cut from the horizon on. Restatements of other horizons are passed over: those of earlier
+//!   ones would bring back what was removed since, and of later ones the entries are still there.
+//! - A restatement that was broken off belongs to no start, or stands in front of a whole one of the
+//!   same moment, which says the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hlc::{Cut, Hlc, SysTime};
+use storage::{Log, Offset};
+
+use crate::engine::{Engine, Events};
+use crate::error::EngineError;
+use crate::groups::Groups;
+use crate::housekeeping::on_a_thread;
+use crate::namespace::GROUPS_LOG;
+use crate::namespace::event::Event;
+use crate::pins::ChangesHeld;
+use crate::seek::{SeekError, earliest, is_kept};
+
+/// So many bytes are worth the effort, however small a part of the log they are.
+const WORTH_BYTES: u64 = 1 << 20;
+/// Or this part of the log.
+const WORTH_PART: u64 = 4;
+/// What is written anew is at most this part of what goes: so the log grows to at most about twice of
+/// what was committed since the horizon.
+const RESTATED_PART: u64 = 2;
+
+/// What of the groups' log is to go.
+struct Going {
+    /// The moment that is restated.
+    horizon: Cut,
+    /// The first offset that stays.
+    start: Offset,
+}
+
+impl Engine {
+    /// Whether committed offsets and groups can still be read at `cut`.
+    pub(crate) fn check_groups_kept(&self, cut: Cut) -> Result<(), SeekError> {
+        let horizon = self.store.log(GROUPS_LOG).horizon();
+        if is_kept(&horizon, cut) {
+            return Ok(());
+        }
+        Err(SeekError::BeforeOffsets { earliest: earliest(&horizon) })
+    }
+
+    /// The earliest bound of a cut at which committed offsets and groups can be read.
+    pub fn offsets_horizon(&self) -> Hlc {
+        earliest(&self.store.log(GROUPS_LOG).horizon())
+    }
+
+    /// How many bytes of events of offsets and groups are kept.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn offsets_bytes(&self) -> Result<u64, EngineError> {
+        Ok(self.store.log(GROUPS_LOG).bytes()?)
+    }
+
+    /// Gives up what committed offsets and groups were longer ago than is to be read, if that is worth
+    /// the effort; whether it was.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn give_up_old_groups(self: &Arc<Engine>) -> Result<bool, EngineError> {
+        // No pin is set at a moment before the horizon while it moves.
+        let held = self.hold_changes().await;
+        let engine = Arc::clone(self);
+        on_a_thread(move || engine.give_up_groups_now(held)).await
+    }
+
+    fn give_up_groups_now(&self, held: ChangesHeld) -> Result<bool, EngineError> {
+        let Some(Going { horizon, start }) = self.going_of_groups()? else { return Ok(false) };
+        let groups = &self.shared.groups;
+        let bytes_max = self.options.housekeeping.restated_bytes_max;
+        groups.restate(horizon, bytes_max, &mut |event| self.change_here(event).map(drop))?;
+        // One that forgot more than the log still has would be made anew at the next start.
+        groups.catalog().flush();
+        self.store.give_up(&[(GROUPS_LOG, start)])?;
+        drop(held);
+        let versions = groups.prune(horizon.bound())?;
+        tracing::info!(horizon = %horizon.bound(), start = start.0, versions, "gave up offsets");
+        Ok(true)
+    }
+
+    fn going_of_groups(&self) -> Result<Option<Going>, EngineError> {
+        // A clock that cannot be trusted makes nothing old.
+        let Some(now) = self.time_to_give_up() else { return Ok(None) };
+        let until = self.offsets_until(now);
+        let log = self.store.log(GROUPS_LOG);
+        let tip = log.tip_at(until)?;
+        // What the cut admits has to be in the catalog, which is asked what was there.
+        if tip.end <= log.start() || !self.namespace_has(until)? {
+            return Ok(None);
+        }
+        let going = log.bytes_between(log.start(), tip.end)?;
+        if going < WORTH_BYTES && going < log.bytes()?.div_ceil(WORTH_PART) {
+            return Ok(None);
+        }
+        let horizon = Cut::through(tip.stamp);
+        let restated = self.shared.groups.restated_bytes(horizon)?;
+        Ok((restated <= going / RESTATED_PART).then_some(Going { horizon, start: tip.end }))
+    }
+
+    /// What lies before this is to go.
+    fn offsets_until(&self, now: SysTime) -> Cut {
+        let retention_ms = duration_ms(self.options.offsets_retention);
+        let until = Cut::below(Hlc::at(SysTime(now.0.saturating_sub(retention_ms))));
+        let until = until.min(Cut::through(self.frontier()));
+        self.holds(None).earliest.map_or(until, |hold| until.min(hold.at))
+    }
+}
+
+fn duration_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Begins the catalog anew, with what was restated for the start that the log has.
+pub(crate) fn refill(groups: &Groups, log: &Log) -> Result<(), String> {
+    groups.forget().map_err(|error| error.to_string())?;
+    if log.start() == Offset(0) {
+        return Ok(());
+    }
+    let kept_from = earliest(&log.horizon());
+    for event in Events::new(log, log.start()) {
+        let (Event::GroupsRestated { horizon, offsets, groups: states, is_last }, ..) = event?
+        else {
+            continue;
+        };
+        if Hlc::from_bits(horizon) == kept_from {
+            groups.take_up(&offsets, &states).map_err(|error| error.to_string())?;
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+    Err(format!("offsets and groups were given up, and not restated. horizon={kept_from}"))
+}

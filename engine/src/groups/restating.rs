@@ -1,0 +1,236 @@
+//! Saying again what offsets and groups were at a moment, so that everything older can be given up.
+
+use hlc::{Cut, Hlc};
+use storage::catalog::{CatalogError, Changes};
+
+use super::{GROUPS, Groups, OFFSETS, PREFIXES, group_key, parts_of, put_offset, unescape};
+use crate::error::EngineError;
+use crate::namespace::event::{Event, OffsetCommit, RestatedGroup, RestatedOffset};
+
+/// The most that a value takes beside its texts: lengths, numbers and its stamp.
+const VALUE_BYTES: usize = 48;
+/// What it takes beyond what the catalog takes for it, about: the stamp.
+const STAMP_BYTES: usize = 8;
+
+impl Groups {
+    /// Hands to `emit` the events that restate what was there at `cut`, in order, each of at most
+    /// `bytes_max` or with one value only. What `cut` admits has to be applied.
+    pub(crate) fn restate(
+        &self,
+        cut: Cut,
+        bytes_max: usize,
+        emit: &mut dyn FnMut(Event) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let mut chunk = Chunk::default();
+        for letter in PREFIXES {
+            self.catalog.visit(&[*letter], cut, &mut |key, stamp, value| {
+                let restated = Restated::read(key, stamp, value)?;
+                if chunk.bytes > 0 && chunk.bytes + restated.bytes() > bytes_max {
+                    emit(std::mem::take(&mut chunk).into_event(cut, false))?;
+                }
+                chunk.push(restated);
+                Ok::<_, EngineError>(())
+            })?;
+        }
+        emit(chunk.into_event(cut, true))
+    }
+
+    /// How many bytes the events of [`Groups::restate`] have, about.
+    pub(crate) fn restated_bytes(&self, cut: Cut) -> Result<u64, CatalogError> {
+        let mut bytes = 0;
+        for letter in PREFIXES {
+            self.catalog.visit(&[*letter], cut, &mut |key, _, value| {
+                bytes += (key.len() + value.len() + STAMP_BYTES) as u64;
+                Ok::<_, CatalogError>(())
+            })?;
+        }
+        Ok(bytes)
+    }
+
+    /// Takes up what was restated, in a catalog that is made anew.
+    pub(crate) fn take_up(
+        &self,
+        offsets: &[RestatedOffset],
+        groups: &[RestatedGroup],
+    ) -> Result<(), CatalogError> {
+        let mut changes = Changes::default();
+        for RestatedOffset { group, stamp, commit } in offsets {
+            put_offset(&mut changes, group, commit, Hlc::from_bits(*stamp));
+        }
+        for RestatedGroup { group, stamp, snapshot } in groups {
+            changes.put(&group_key(group), Hlc::from_bits(*stamp), Some(snapshot));
+        }
+        self.catalog.fill(changes)
+    }
+
+    /// Forgets everything, and how much of the journal it came from.
+    pub(crate) fn forget(&self) -> Result<(), CatalogError> {
+        self.catalog.forget_applied(PREFIXES)
+    }
+
+    /// Removes what no cut from `horizon` on shows; returns how many versions were removed.
+    pub(crate) fn prune(&self, horizon: Hlc) -> Result<u64, CatalogError> {
+        PREFIXES.iter().map(|letter| self.catalog.prune(&[*letter], horizon)).sum()
+    }
+}
+
+enum Restated {
+    Offset(RestatedOffset),
+    Group(RestatedGroup),
+}
+
+impl Restated {
+    fn read(key: &[u8], stamp: Hlc, value: &[u8]) -> Result<Restated, EngineError> {
+        let stamp = stamp.bits();
+        let corrupt = || EngineError::Corrupt(format!("decode the catalog's value. key={key:?}"));
+        match key.first() {
+            Some(&OFFSETS) => {
+                let (group, topic, partition) = parts_of(key).ok_or_else(corrupt)?;
+                let committed: super::Committed =
+                    postcard::from_bytes(value).map_err(|_| corrupt())?;
+                let super::Committed { offset, leader_epoch, metadata } = committed;
+                let commit = OffsetCommit { topic, partition, offset, leader_epoch, metadata };
+                Ok(Restated::Offset(RestatedOffset { group, stamp, commit }))
+            }
+            Some(&GROUPS) => {
+                let (group, snapshot) = (unescape(&key[1..]), value.to_vec());
+                Ok(Restated::Group(RestatedGroup { group, stamp, snapshot }))
+            }
+            _ => Err(corrupt()),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let texts = match self {
+            Restated::Offset(RestatedOffset { group, commit, .. }) => {
+                group.len() + commit.topic.len() + commit.metadata.len()
+            }
+            Restated::Group(RestatedGroup { group, snapshot, .. }) => group.len() + snapshot.len(),
+        };
+        texts + VALUE_BYTES
+    }
+}
+
+/// What goes into one event.
+#[derive(Default)]
+struct Chunk {
+    offsets: Vec<RestatedOffset>,
+    groups: Vec<RestatedGroup>,
+    bytes: usize,
+}
+
+impl Chunk {
+    fn push(&mut self, restated: Restated) {
+        self.bytes += restated.bytes();
+        match restated {
+            Restated::Offset(offset) => self.offsets.push(offset),
+            Restated::Group(group) => self.groups.push(group),
+        }
+    }
+
+    fn into_event(self, cut: Cut, is_last: bool) -> Event {
+        let Chunk { offsets, groups, .. } = self;
+        Event::GroupsRestated { horizon: cut.bound().bits(), offsets, groups, is_last }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::SysTime;
+    use storage::catalog::{Applied, Catalog};
+
+    use super::*;
+
+    fn at(ms: u64) -> Hlc {
+        Hlc::at(SysTime(ms))
+    }
+
+    fn groups() -> Groups {
+        Groups::new(Catalog::temporary().unwrap())
+    }
+
+    fn filled() -> Groups {
+        let groups = groups();
+        let commit = |topic: &str, offset| OffsetCommit {
+            topic: topic.to_owned(),
+            partition: 3,
+            offset,
+            leader_epoch: -1,
+            metadata: "x".repeat(offset as usize),
+        };
+        let saved = |snapshot| Event::GroupSaved { group: "g\0".to_owned(), snapshot };
+        let committed = |topic, offset| Event::OffsetsCommitted {
+            group: "g\u{1}".to_owned(),
+            offsets: vec![commit(topic, offset)],
+        };
+        let events = [
+            committed("t", 1),
+            committed("u\0", 300),
+            saved(vec![1]),
+            committed("t", 2),
+            Event::OffsetsDeleted {
+                group: "g\u{1}".to_owned(),
+                partitions: vec![("u\0".into(), 3)],
+            },
+            saved(vec![0; 500]),
+        ];
+        for (nth, event) in events.iter().enumerate() {
+            let stamp = at(10 * (nth as u64 + 1));
+            groups.apply(event, stamp, Applied { position: 1, stamp }.position, None).unwrap();
+        }
+        groups
+    }
+
+    fn restated(groups: &Groups, cut: Cut, bytes_max: usize) -> Vec<Event> {
+        let mut events = Vec::new();
+        let emit = &mut |event| {
+            events.push(event);
+            Ok(())
+        };
+        groups.restate(cut, bytes_max, emit).unwrap();
+        events
+    }
+
+    #[test]
+    fn what_was_restated_reads_as_what_was_there_with_the_stamps_of_then() {
+        let filled = filled();
+        for ms in [0, 11, 31, 45, 55, 99] {
+            let cut = Cut::before(SysTime(ms));
+            for bytes_max in [0, 300, 1 << 20] {
+                let taken = groups();
+                for event in restated(&filled, cut, bytes_max) {
+                    let Event::GroupsRestated { horizon, offsets, groups, .. } = event else {
+                        panic!("{event:?}")
+                    };
+                    assert_eq!(horizon, cut.bound().bits());
+                    taken.take_up(&offsets, &groups).unwrap();
+                }
+                assert_eq!(
+                    taken.offsets(None, Cut::ALL).unwrap(),
+                    filled.offsets(None, cut).unwrap()
+                );
+                assert_eq!(taken.snapshots(Cut::ALL).unwrap(), filled.snapshots(cut).unwrap());
+                assert_eq!(taken.catalog().applied().unwrap(), None);
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_is_no_longer_than_allowed_but_for_one_value_and_the_last_says_so() {
+        let (filled, cut) = (filled(), Cut::ALL);
+        for bytes_max in [0, 100, 400, 1 << 20] {
+            let events = restated(&filled, cut, bytes_max);
+            for (nth, event) in events.iter().enumerate() {
+                let Event::GroupsRestated { offsets, groups, is_last, .. } = event else {
+                    panic!("{event:?}")
+                };
+                assert_eq!(*is_last, nth + 1 == events.len());
+                let values = offsets.len() + groups.len();
+                assert!(event.encode().len() <= bytes_max || values == 1, "{bytes_max}: {event:?}");
+            }
+            let bytes: usize = events.iter().map(|event| event.encode().len()).sum();
+            let said = filled.restated_bytes(cut).unwrap() as usize;
+            assert!(said.abs_diff(bytes) <= 20 * events.len(), "{said} {bytes}");
+        }
+    }
+}

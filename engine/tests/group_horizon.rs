@@ -1,0 +1,534 @@
+//! How far back offsets and groups can be read, against a model that forgets nothing (TIME.md 6).
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::{
+    Engine, EngineOptions, HousekeepingOptions, OffsetCommit, PinError, SeekError, TopicId, When,
+};
+use hlc::{Cut, Hlc, ManualClock, SysTime};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use rig::{START, Times};
+use storage::catalog::Catalog;
+use storage::disk::{Fault, MemoryDisk};
+
+const RETENTION: Duration = Duration::from_millis(100);
+
+/// Group, topic and partition to offset and stamp.
+type Offsets = BTreeMap<(String, String, u32), (i64, Hlc)>;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    offsets: Offsets,
+    snapshots: BTreeMap<String, Vec<u8>>,
+}
+
+/// A directory for a catalog, gone with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Directory {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!(
+            "freezeframe-groups-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        Directory(std::env::temp_dir().join(name))
+    }
+
+    fn remove(&self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// What the next life finds of the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Kept,
+    Lost,
+    /// As an earlier life left it.
+    Old,
+}
+
+struct World {
+    disk: MemoryDisk,
+    clock: Arc<ManualClock>,
+    engine: Arc<Engine>,
+    catalog: Directory,
+    old: Directory,
+    restated_bytes_max: usize,
+    state: State,
+    topics: BTreeMap<String, TopicId>,
+    /// What was there at each moment.
+    history: Vec<(Cut, State)>,
+    moved: u64,
+}
+
+fn open(
+    disk: &MemoryDisk,
+    clock: &Arc<ManualClock>,
+    catalog: &Directory,
+    restated_bytes_max: usize,
+) -> Arc<Engine> {
+    let housekeeping = HousekeepingOptions { restated_bytes_max, ..HousekeepingOptions::default() };
+    let options = EngineOptions {
+        catalog: Some(catalog.0.clone()),
+        offsets_retention: RETENTION,
+        housekeeping,
+        ..EngineOptions::default()
+    };
+    let clock = Arc::clone(clock) as Arc<dyn hlc::WallClock>;
+    let opened = Engine::open(Arc::new(disk.clone()), options, clock, Arc::new(Times));
+    Arc::new(opened.expect("the engine opens"))
+}
+
+impl World {
+    fn new(restated_bytes_max: usize) -> World {
+        let (disk, catalog) = (MemoryDisk::new(), Directory::new());
+        let clock = Arc::new(ManualClock::at(SysTime(START)));
+        let engine = open(&disk, &clock, &catalog, restated_bytes_max);
+        World {
+            disk,
+            clock,
+            engine,
+            catalog,
+            old: Directory::new(),
+            restated_bytes_max,
+            state: State::default(),
+            topics: BTreeMap::new(),
+            history: Vec::new(),
+            moved: 0,
+        }
+    }
+
+    fn pass(&self, ms: u64) {
+        self.clock.advance(Duration::from_millis(ms));
+    }
+
+    /// Remembers what is there now.
+    fn note(&mut self) {
+        self.history.push((Cut::through(self.engine.frontier()), self.state.clone()));
+    }
+
+    async fn commit(&mut self, group: &str, topic: &str, partition: u32, offset: i64) {
+        let (group, topic) = (group.to_owned(), topic.to_owned());
+        let metadata = "m".repeat(offset as usize % 20);
+        let commit =
+            OffsetCommit { topic: topic.clone(), partition, offset, leader_epoch: -1, metadata };
+        let stamp = self.engine.commit_offsets(&group, vec![commit]).await.unwrap();
+        self.state.offsets.insert((group, topic, partition), (offset, stamp));
+        self.note();
+    }
+
+    async fn delete_offsets(&mut self, group: &str, topic: &str, partition: u32) {
+        let partitions = vec![(topic.to_owned(), partition)];
+        self.engine.delete_offsets(group, partitions).await.unwrap();
+        self.state.offsets.remove(&(group.to_owned(), topic.to_owned(), partition));
+        self.note();
+    }
+
+    async fn save(&mut self, group: &str, snapshot: Vec<u8>) {
+        self.engine.save_group(group, snapshot.clone()).await.unwrap();
+        self.state.snapshots.insert(group.to_owned(), snapshot);
+        self.note();
+    }
+
+    async fn delete_group(&mut self, group: &str) {
+        self.engine.delete_group(group).await.unwrap();
+        self.state.offsets.retain(|(of, ..), _| of != group);
+        self.state.snapshots.remove(group);
+        self.note();
+    }
+
+    /// Deletes a topic, or makes it again.
+    async fn turn(&mut self, topic: &str) {
+        if let Some(id) = self.topics.remove(topic) {
+            self.engine.delete_topic(id).await.unwrap();
+            self.state.offsets.retain(|(_, of, _), _| of != topic);
+        } else {
+            let id = (self.history.len() as u128).to_le_bytes();
+            self.engine.create_topic(topic, 1, BTreeMap::new(), id, false).await.unwrap();
+            self.topics.insert(topic.to_owned(), id);
+        }
+        self.note();
+    }
+
+    async fn keep_house(&mut self) {
+        let before = self.engine.offsets_horizon();
+        let moved = self.engine.give_up_old_groups().await.unwrap();
+        self.moved += u64::from(moved);
+        assert_eq!(moved, self.engine.offsets_horizon() > before, "{before}");
+    }
+
+    fn restart(&mut self, found: Found) {
+        self.engine.close();
+        let catalog = std::mem::replace(&mut self.catalog, Directory::new());
+        self.reopen(found, &catalog);
+    }
+
+    /// The machine stops at an operation of the disk, while the house is kept. Whether it was.
+    async fn crash(&mut self, at: u64, found: Found, choose: impl FnMut(usize) -> usize) -> bool {
+        self.disk.arm(Fault::CrashAt(self.disk.operations() + at));
+        let _ = self.engine.give_up_old_groups().await;
+        let is_down = self.disk.is_down();
+        self.disk = self.disk.after_crash(choose);
+        let catalog = std::mem::replace(&mut self.catalog, Directory::new());
+        self.reopen(found, &catalog);
+        is_down
+    }
+
+    /// The next life has a catalog of its own: the last one may still write to its own.
+    fn reopen(&mut self, found: Found, last: &Directory) {
+        self.engine.close();
+        match found {
+            Found::Kept => copy(&last.0, &self.catalog.0),
+            Found::Old if self.old.0.exists() => copy(&self.old.0, &self.catalog.0),
+            Found::Old | Found::Lost => {}
+        }
+        if !self.old.0.exists() || self.history.len().is_multiple_of(3) {
+            copy(&last.0, &self.old.0);
+        }
+        self.engine = open(&self.disk, &self.clock, &self.catalog, self.restated_bytes_max);
+    }
+
+    async fn offsets_at(&self, cut: Cut) -> Result<Offsets, SeekError> {
+        let (at, _, offsets) = self.engine.offsets_at(None, cut, When::Refuse).await?;
+        assert_eq!(at, cut);
+        let offsets = offsets.into_iter().map(|held| {
+            let key = (held.group, held.topic, held.partition);
+            assert_eq!(held.committed.metadata.len() as i64, held.committed.offset % 20);
+            (key, (held.committed.offset, held.stamp))
+        });
+        Ok(offsets.collect())
+    }
+
+    /// Every moment near the horizon, and some others, read as they were, or say that they cannot be
+    /// read; and what is there now is there.
+    async fn check(&self) {
+        let horizon = self.engine.offsets_horizon();
+        let at = self.history.partition_point(|(cut, _)| cut.bound() < horizon);
+        for (nth, (cut, state)) in self.history.iter().enumerate() {
+            if nth.abs_diff(at) > 5 && !nth.is_multiple_of(9) {
+                continue;
+            }
+            match self.offsets_at(*cut).await {
+                Ok(offsets) => {
+                    assert!(cut.bound() >= horizon, "{cut:?} is before {horizon}");
+                    assert_eq!(offsets, state.offsets, "{cut:?}, horizon {horizon}");
+                }
+                Err(SeekError::BeforeOffsets { earliest }) => {
+                    assert!(cut.bound() < horizon, "{cut:?} is not before {horizon}");
+                    assert_eq!(earliest, horizon);
+                }
+                Err(error) => panic!("{cut:?}: {error}"),
+            }
+        }
+        for ((group, topic, partition), (offset, _)) in &self.state.offsets {
+            let committed = self.engine.committed(group, topic, *partition).unwrap();
+            assert_eq!(committed.map(|committed| committed.offset), Some(*offset));
+        }
+        let held = self.engine.committed_offsets(None).unwrap();
+        assert_eq!(held.len(), self.state.offsets.len());
+        let snapshots: BTreeMap<_, _> =
+            self.engine.group_snapshots().unwrap().into_iter().collect();
+        assert_eq!(snapshots, self.state.snapshots);
+        for pin in self.engine.pins().iter().filter(|pin| pin.topics.is_none()) {
+            assert!(pin.at.bound() >= horizon, "{pin:?} is before {horizon}");
+        }
+    }
+
+    /// Gives up what it can, of a log that is long enough for it.
+    async fn commit_much(&mut self, count: i64) {
+        for offset in 0..count {
+            self.commit("much", "t", 0, offset).await;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Commit { group: usize, topic: usize, partition: u32, count: i64 },
+    DeleteOffsets { group: usize, topic: usize, partition: u32 },
+    Save { group: usize, bytes: usize },
+    DeleteGroup { group: usize },
+    Turn { topic: usize },
+    Pass { ms: u64 },
+    KeepHouse,
+    Pin { ms: u64 },
+    Restart { found: Found },
+    Crash { at: u64, found: Found, seed: u64 },
+}
+
+const GROUPS: [&str; 3] = ["g", "g\0", "gg"];
+const TOPICS: [&str; 2] = ["t", "tt"];
+
+fn found() -> impl Strategy<Value = Found> {
+    prop_oneof![Just(Found::Kept), Just(Found::Lost), Just(Found::Old)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (group, topic, partition) = (|| 0..GROUPS.len(), || 0..TOPICS.len(), || 0..2u32);
+    prop_oneof![
+        8 => (group(), topic(), partition(), 1..30i64).prop_map(
+            |(group, topic, partition, count)| Step::Commit { group, topic, partition, count }
+        ),
+        2 => (group(), topic(), partition()).prop_map(
+            |(group, topic, partition)| Step::DeleteOffsets { group, topic, partition }
+        ),
+        2 => (group(), 0..200usize).prop_map(|(group, bytes)| Step::Save { group, bytes }),
+        2 => group().prop_map(|group| Step::DeleteGroup { group }),
+        2 => topic().prop_map(|topic| Step::Turn { topic }),
+        8 => (1..150u64).prop_map(|ms| Step::Pass { ms }),
+        10 => Just(Step::KeepHouse),
+        1 => (1..200u64).prop_map(|ms| Step::Pin { ms }),
+        2 => found().prop_map(|found| Step::Restart { found }),
+        2 => (0..20u64, found(), any::<u64>()).prop_map(
+            |(at, found, seed)| Step::Crash { at, found, seed }
+        ),
+    ]
+}
+
+async fn take(world: &mut World, step: Step) {
+    match step {
+        Step::Commit { group, topic, partition, count } => {
+            for offset in 0..count {
+                world.commit(GROUPS[group], TOPICS[topic], partition, offset).await;
+            }
+        }
+        Step::DeleteOffsets { group, topic, partition } => {
+            world.delete_offsets(GROUPS[group], TOPICS[topic], partition).await;
+        }
+        Step::Save { group, bytes } => world.save(GROUPS[group], vec![7; bytes]).await,
+        Step::DeleteGroup { group } => world.delete_group(GROUPS[group]).await,
+        Step::Turn { topic } => world.turn(TOPICS[topic]).await,
+        Step::Pass { ms } => world.pass(ms),
+        Step::KeepHouse => {
+            world.keep_house().await;
+            world.check().await;
+        }
+        Step::Pin { ms } => {
+            let (at, name) = (Cut::through(world.engine.frontier()), format!("p{ms}"));
+            let expires = SysTime(world.engine.wall_now().0 + ms);
+            let _ = world.engine.pin(&name, at, When::Refuse, expires, None).await;
+        }
+        Step::Restart { found } => {
+            world.restart(found);
+            world.check().await;
+        }
+        Step::Crash { at, found, mut seed } => {
+            let choose = |count: usize| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) as usize % count
+            };
+            world.crash(at, found, choose).await;
+            world.check().await;
+        }
+    }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+#[test]
+fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_given_up_or_lost() {
+    let moved = AtomicU64::new(0);
+    let mut runner =
+        TestRunner::new(Config { cases: 40, source_file: Some(file!()), ..Config::default() });
+    let runs = (
+        prop::collection::vec(step(), 10..50),
+        prop_oneof![Just(0usize), Just(150), Just(1 << 20)],
+    );
+    let result = runner.run(&runs, |(steps, restated_bytes_max)| {
+        run(async {
+            let mut world = World::new(restated_bytes_max);
+            for step in steps {
+                take(&mut world, step).await;
+            }
+            world.check().await;
+            world.restart(Found::Lost);
+            world.check().await;
+            moved.fetch_add(world.moved, Ordering::Relaxed);
+        });
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    let moved = moved.into_inner();
+    assert!(moved > 20, "the horizon moved: {moved}");
+}
+
+#[test]
+fn a_horizon_that_is_broken_off_at_any_operation_of_the_disk_loses_nothing() {
+    run(async {
+        for at in 0.. {
+            let mut world = World::new(60);
+            world.turn("t").await;
+            world.commit("other", "t", 0, 3).await;
+            world.delete_offsets("other", "t", 0).await;
+            world.save("g", vec![1; 90]).await;
+            world.commit_much(60).await;
+            for partition in 0..3 {
+                world.commit("g", "t", partition, 5).await;
+            }
+            world.pass(200);
+            // Part of it is within the retention, and the topic's end too.
+            world.commit_much(4).await;
+            world.turn("t").await;
+            world.commit("g", "t", 7, 5).await;
+            let was_down = world.crash(at, Found::Lost, |count| at as usize % count).await;
+            world.check().await;
+            world.pass(1);
+            world.keep_house().await;
+            world.check().await;
+            world.restart(Found::Lost);
+            world.check().await;
+            assert!(world.engine.offsets_horizon() > Hlc::ZERO, "{at}");
+            if !was_down {
+                assert!(at > 4, "several events are written: {at}");
+                break;
+            }
+        }
+    });
+}
+
+#[tokio::test]
+async fn commits_to_the_same_keys_cost_no_more_the_longer_they_go_on() {
+    let mut world = World::new(1 << 20);
+    let (mut bytes, mut horizons) = (Vec::new(), Vec::new());
+    for round in 0..40 {
+        for offset in 0..50 {
+            world.commit(GROUPS[offset as usize % 3], "t", round % 2, offset).await;
+            world.pass(2);
+        }
+        world.delete_group("gg").await;
+        world.keep_house().await;
+        bytes.push(world.engine.offsets_bytes().unwrap());
+        horizons.push(world.engine.offsets_horizon());
+    }
+    world.check().await;
+    // What is committed within the retention, and as much again.
+    let most = *bytes.iter().max().unwrap();
+    let per_retention = bytes[0];
+    assert!(most <= 3 * per_retention, "{bytes:?}");
+    assert!(horizons.last() > horizons.get(30), "it moves on: {horizons:?}");
+    world.engine.close();
+    world.engine = open(&world.disk, &world.clock, &Directory::new(), 0);
+    let versions = Catalog::open(&world.catalog.0).unwrap().version_count();
+    assert!(versions < 200, "of 2000 and more: {versions}");
+}
+
+#[tokio::test]
+async fn a_pin_of_everything_holds_offsets_and_one_of_a_topic_does_not() {
+    let mut world = World::new(1 << 20);
+    world.turn("t").await;
+    world.commit_much(30).await;
+    let early = world.history[10].0;
+    let pin = |world: &World, name: &'static str, topics: Option<Vec<String>>| {
+        let (engine, expires) = (Arc::clone(&world.engine), SysTime(START + 1000));
+        async move { engine.pin(name, early, When::Refuse, expires, topics.as_deref()).await }
+    };
+    pin(&world, "topic", Some(vec!["t".to_owned()])).await.unwrap();
+    pin(&world, "all", None).await.unwrap();
+    world.pass(500);
+    world.keep_house().await;
+    assert!(world.engine.offsets_horizon() <= early.bound());
+    assert_eq!(world.offsets_at(early).await.unwrap(), world.history[10].1.offsets);
+    world.engine.unpin("all").await.unwrap();
+    world.keep_house().await;
+    assert!(world.engine.offsets_horizon() > early.bound());
+    let refused = pin(&world, "all", None).await;
+    let before = matches!(refused, Err(PinError::Seek(SeekError::BeforeOffsets { .. })));
+    assert!(before, "{refused:?}");
+    assert!(refused.unwrap_err().to_string().contains("offsets and groups before the moment"));
+    world.check().await;
+}
+
+#[tokio::test]
+async fn what_is_not_worth_writing_the_rest_anew_stays() {
+    let mut world = World::new(1 << 20);
+    world.save("g", vec![0; 5000]).await;
+    world.commit_much(20).await;
+    world.pass(500);
+    world.keep_house().await;
+    assert_eq!(world.engine.offsets_horizon(), Hlc::ZERO);
+    world.save("g", vec![0; 10]).await;
+    world.pass(500);
+    world.keep_house().await;
+    assert!(world.engine.offsets_horizon() > Hlc::ZERO);
+    // What is left is what is there: saying it again gains nothing.
+    let kept = world.engine.offsets_bytes().unwrap();
+    for _ in 0..5 {
+        world.pass(500);
+        world.keep_house().await;
+    }
+    assert!(world.engine.offsets_bytes().unwrap() <= kept);
+    world.check().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_cannot_be_trusted_makes_nothing_old() {
+    let mut world = World::new(1 << 20);
+    world.commit_much(30).await;
+    world.clock.step_to(SysTime(START + 86_400_000));
+    world.engine.frontier();
+    assert!(!world.engine.give_up_old_groups().await.unwrap());
+    assert_eq!(world.engine.offsets_horizon(), Hlc::ZERO);
+    world.check().await;
+}
+
+#[tokio::test]
+async fn what_was_removed_since_a_restatement_does_not_come_back_with_a_lost_catalog() {
+    for removal in ["offsets", "group", "topic"] {
+        let mut world = World::new(1 << 20);
+        world.turn("t").await;
+        world.turn("tt").await;
+        world.commit("g", "tt", 0, 1).await;
+        world.commit_much(60).await;
+        world.pass(100);
+        match removal {
+            "offsets" => world.delete_offsets("g", "tt", 0).await,
+            "group" => world.delete_group("g").await,
+            _ => world.turn("tt").await,
+        }
+        world.commit_much(60).await;
+        world.pass(50);
+        // It restates what was removed only after the horizon.
+        world.keep_house().await;
+        world.restart(Found::Lost);
+        world.check().await;
+        // The horizon passes the removal, but not the restatement before.
+        world.pass(60);
+        world.keep_house().await;
+        assert_eq!(world.moved, 2, "{removal}");
+        world.restart(Found::Lost);
+        world.check().await;
+        world.commit("g", "tt", 0, 2).await;
+        world.check().await;
+    }
+}
