@@ -7,7 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
 use engine::files::{File, FileView};
-use engine::{Durability, Engine, EngineOptions, Format, Offset, Payload, ProducerNote, When};
+use engine::{
+    Durability, Engine, EngineOptions, Format, KeyedRecord, Offset, Payload, ProducerNote,
+    Rewritten, When,
+};
 use hlc::{Cut, Hlc, OsClock, SysTime, UserTime};
 use storage::disk::RealDisk;
 use tokio::runtime::Runtime;
@@ -32,6 +35,15 @@ impl Format for NoRecords {
 
     fn times(&self, _: &Bytes) -> Result<Vec<(Offset, UserTime)>, String> {
         Ok(Vec::new())
+    }
+
+    fn rewrite(
+        &self,
+        _: &Bytes,
+        _: Option<SysTime>,
+        _: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
+    ) -> Result<Rewritten, String> {
+        Err("there are no records".to_owned())
     }
 }
 
