@@ -8,6 +8,9 @@ mod append_cost;
 mod append_rate;
 mod child;
 mod cut_read;
+mod file_moments;
+mod file_overhead;
+mod file_rig;
 mod finding;
 mod flush_size;
 mod group_commit;
@@ -87,6 +90,10 @@ enum Choice {
     Start,
     /// Time to find a moment by length of the log
     Seek,
+    /// A file with overwrites, read whole at 500 moments (figure 11)
+    F34,
+    /// What a file's history costs by size of a write (figure 12)
+    F35,
     /// All of them
     All,
 }
@@ -97,7 +104,7 @@ struct Experiment {
     run: fn(&Bench) -> Result<Findings>,
 }
 
-const EXPERIMENTS: [Experiment; 9] = [
+const EXPERIMENTS: [Experiment; 11] = [
     Experiment { choice: Choice::F28, name: "f28", run: append_rate::run },
     Experiment { choice: Choice::Sustained, name: "sustained", run: append_rate::run_sustained },
     Experiment { choice: Choice::F29, name: "f29", run: cut_read::run },
@@ -107,6 +114,8 @@ const EXPERIMENTS: [Experiment; 9] = [
     Experiment { choice: Choice::F14, name: "f14", run: append_cost::run },
     Experiment { choice: Choice::Start, name: "start", run: start::run },
     Experiment { choice: Choice::Seek, name: "seek", run: seek::run },
+    Experiment { choice: Choice::F34, name: "f34", run: file_moments::run },
+    Experiment { choice: Choice::F35, name: "f35", run: file_overhead::run },
 ];
 
 const WARM_BYTES_MIN: u64 = 16 << 20;
@@ -214,8 +223,9 @@ mod tests {
             entries: 3_000,
             source: Source::new(),
         };
-        // A start is measured in a process of its own, which a test has not.
-        for experiment in EXPERIMENTS.iter().filter(|it| it.choice != Choice::Start) {
+        // Some are measured in a process of its own, which a test has not.
+        let alone = [Choice::Start, Choice::F35];
+        for experiment in EXPERIMENTS.iter().filter(|it| !alone.contains(&it.choice)) {
             let findings = (experiment.run)(&bench).unwrap();
             assert!(!findings.findings.is_empty(), "{}", experiment.name);
             for finding in &findings.findings {

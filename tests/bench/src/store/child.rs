@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::file_overhead;
 use super::plain::Source;
 use super::rig::{Durability, Rig};
 use super::rounds::Stopwatch;
@@ -23,8 +24,25 @@ pub(crate) struct ChildWork {
     act: Act,
     #[arg(long)]
     dir: PathBuf,
+    #[command(flatten)]
+    job: Job,
+}
+
+/// How much of it.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub(super) struct Job {
+    /// How long a history is
     #[arg(long, default_value_t = 0)]
-    entries: u64,
+    pub(super) entries: u64,
+    /// How many bytes are written to a file
+    #[arg(long, default_value_t = 0)]
+    pub(super) bytes: u64,
+    /// How many at once
+    #[arg(long, default_value_t = 0)]
+    pub(super) size: u64,
+    /// Anywhere in the file, and not one after the other
+    #[arg(long = "random")]
+    pub(super) is_random: bool,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,31 +51,41 @@ pub(super) enum Act {
     Write,
     /// Opens a history, says what that took, and closes it
     Open,
+    /// Writes to a file, and says what its history costs
+    File,
 }
 
 /// Does the work, and says what it found as one line of JSON.
 pub(crate) fn run(work: &ChildWork) -> Result<()> {
     match work.act {
-        Act::Write => write(&work.dir, work.entries),
-        Act::Open => {
-            println!("{}", open(&work.dir)?);
-            Ok(())
-        }
+        Act::Write => write(&work.dir, work.job.entries),
+        Act::Open => say(&open(&work.dir)?),
+        Act::File => say(&file_overhead::measure(&work.dir, work.job)?),
     }
 }
 
+fn say(found: &Value) -> Result<()> {
+    println!("{found}");
+    Ok(())
+}
+
 /// Has a child do it.
-pub(super) fn spawn(act: Act, directory: &Path, entries: u64) -> Result<Value> {
+pub(super) fn spawn(act: Act, directory: &Path, job: Job) -> Result<Value> {
     let act = match act {
         Act::Write => "write",
         Act::Open => "open",
+        Act::File => "file",
     };
-    let output = Command::new(std::env::current_exe()?)
-        .args(["storage-child", act, "--entries", &entries.to_string(), "--dir"])
-        .arg(directory)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("start a child")?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["storage-child", act, "--dir"]).arg(directory).stderr(Stdio::inherit());
+    for (name, value) in [("--entries", job.entries), ("--bytes", job.bytes), ("--size", job.size)]
+    {
+        command.args([name, &value.to_string()]);
+    }
+    if job.is_random {
+        command.arg("--random");
+    }
+    let output = command.output().context("start a child")?;
     ensure!(output.status.success(), "a child failed: {act}, {}", output.status);
     let text = String::from_utf8_lossy(&output.stdout);
     if text.trim().is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&text)?) }

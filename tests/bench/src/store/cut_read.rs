@@ -43,17 +43,23 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
     Ok(found)
 }
 
+/// Of memory by CPU time too: on a busy machine that says more.
 fn goals(name: &str, sides: &[Measured], size: u64) -> Vec<Goal> {
+    let all = |figure| [0, 1, 2].map(|nth| sides[nth].figure(figure));
+    let [Some(first), Some(second), Some(beside)] = all("MB/s") else { return Vec::new() };
     let mut goals = Vec::new();
-    let rates = [0, 1, 2].map(|nth| sides[nth].figure("MB/s"));
-    let [Some(first), Some(second), Some(beside)] = rates else { return goals };
-    if size > 16 << 10 {
-        let what = format!("{}, {name}, first pass / second", size_label(size));
-        goals.push(Goal::at_least(0.96, what, first.over(second)));
-    }
-    if name == "memory" && size >= 64 << 10 {
-        let what = format!("{}, {name}, first pass / memcpy", size_label(size));
-        goals.push(Goal::at_least(0.6, what, first.over(beside)));
+    let mut goal = |is_asked: bool, bound, what: &str, ratio| {
+        if is_asked {
+            let what = format!("{}, {name}, {what}", size_label(size));
+            goals.push(Goal::at_least(bound, what, ratio));
+        }
+    };
+    let (is_large, is_copied) = (size > 16 << 10, name == "memory" && size >= 64 << 10);
+    goal(is_large, 0.96, "first pass / second", first.over(second));
+    goal(is_copied, 0.6, "first pass / memcpy", first.over(beside));
+    if let [Some(first), Some(second), Some(beside)] = all("CPU s/GB") {
+        goal(is_copied, 0.96, "first pass / second, by CPU", second.over(first));
+        goal(is_copied, 0.6, "first pass / memcpy, by CPU", beside.over(first));
     }
     goals
 }
@@ -135,7 +141,8 @@ fn from_disk(bench: &Bench, size: u64, name: &str) -> Result<Vec<Measured>> {
         rig.file()?;
     }
     rig.close();
-    // Every first pass is that of a store which was just opened; the second follows it.
+    // Every first pass is that of a store which was just opened; the second follows it. The page cache
+    // helps neither: what the store itself has learned is the difference.
     let opened = std::cell::RefCell::new(None);
     let sides = vec![
         Side::new(&format!("{name}, first pass"), |nth| {
@@ -149,6 +156,7 @@ fn from_disk(bench: &Bench, size: u64, name: &str) -> Result<Vec<Measured>> {
         Side::new(&format!("{name}, second pass"), |nth| {
             let opened = opened.borrow();
             let rig = opened.as_ref().expect("the first pass opened a store");
+            forget_cached(scratch.path())?;
             pass(rig, history.cut(nth), DISK_READ_BYTES)
         }),
         Side::new(&format!("{name}, O_DIRECT reads of its files"), |_| read_files(scratch.path())),

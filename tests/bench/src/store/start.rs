@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::Bench;
-use super::child::{Act, LOGS, spawn};
+use super::child::{Act, Job, LOGS, spawn};
 use super::finding::{Finding, Findings, Goal};
 use super::plain::forget_cached;
 use super::spread::Spread;
@@ -32,7 +32,7 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
 
 fn one(bench: &Bench, entries: u64, is_largest: bool, found: &mut Findings) -> Result<()> {
     let scratch = bench.scratch("start")?;
-    spawn(Act::Write, scratch.path(), entries)?;
+    spawn(Act::Write, scratch.path(), Job { entries, ..Job::default() })?;
     for (series, count, is_cold) in [
         ("after a crash", 1, false),
         ("clean", OPENS, false),
@@ -43,7 +43,7 @@ fn one(bench: &Bench, entries: u64, is_largest: bool, found: &mut Findings) -> R
             if is_cold {
                 forget_cached(scratch.path())?;
             }
-            let opened = spawn(Act::Open, scratch.path(), 0)?;
+            let opened = spawn(Act::Open, scratch.path(), Job::default())?;
             ensure!(opened["entries"] == entries, "entries are missing: {opened}, wrote {entries}");
             for ((_, key), values) in FIGURES.iter().zip(&mut values) {
                 values.push(opened[key].as_f64().context("a child says less than it should")?);
