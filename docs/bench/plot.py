@@ -240,8 +240,14 @@ def f35(found):
         axes.set_yscale("symlog", linthresh=1)
         axes.set_ylabel("% of the bytes written")
         axes.set_title(title, fontsize=9)
-    for size, percent in ((512, 5.0), (1 << 10, 2.8), (4 << 10, 0.1)):
-        both[0].axhline(percent, label=f"paper: pointers, pages of {size} B", **PAPER)
+    # A write takes whole pages there, and each page a pointer.
+    sizes = [100, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10]
+    for page, pointers in ((512, 5.0), (1 << 10, 2.8), (4 << 10, 0.1)):
+        percent = [pointers + 100 * max(0, page / size - 1) for size in sizes]
+        style = {**PAPER, "linestyle": {512: ":", 1024: "--", 4096: "-."}[page]}
+        both[0].plot(sizes, percent, label=f"the paper's, pages of {page} B", **style)
+    for axes in both:
+        axes.set_ylim(bottom=0)
     return drawing
 
 

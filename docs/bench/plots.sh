@@ -16,7 +16,7 @@ if [[ ${1:-} != --plot-only ]]; then
     target=${CARGO_TARGET_DIR:-$root/target}
     (cd "$root" && cargo build --release --quiet -p bench)
     dir=${1:-$target/bench-storage}
-    mkdir -p "$dir"
+    mkdir -p "$dir" "$(dirname "$results")"
     "$target/release/freezeframe-bench" storage all --dir "$dir" --results "$results" "${@:2}"
 fi
 

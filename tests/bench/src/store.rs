@@ -162,6 +162,10 @@ pub(crate) fn run(work: &StorageWork, format: Format) -> Result<()> {
         source: Source::new(),
     };
     let mut results = Map::new();
+    // Before anything is measured: a path that cannot be written is better known now.
+    if let Some(path) = &work.results {
+        write_results(path, work, &results)?;
+    }
     let chosen = EXPERIMENTS
         .iter()
         .filter(|it| work.experiment == Choice::All || work.experiment == it.choice);
