@@ -320,6 +320,8 @@ impl Catalog {
 
     /// The first key, at or behind `from`, that begins with `prefix`, whatever versions it has.
     fn first_key(&self, prefix: &[u8], from: &[u8]) -> Result<Option<Vec<u8>>, CatalogError> {
+        // The catalog's own keys stand first.
+        let from = if from.is_empty() { &[META + 1][..] } else { from };
         let first = self.db.range(from..).next().transpose().map_err(|error| self.fail(error))?;
         let first = first.filter(|(key, _)| key.starts_with(prefix));
         Ok(first.and_then(|(key, _)| split(&key).map(|(key, _)| key.to_vec())))

@@ -15,7 +15,7 @@ mod opening;
 mod proving;
 mod replacing;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -140,6 +140,10 @@ impl History {
     /// # Errors
     /// The disk fails. Here nothing has changed; the disk may have either.
     fn commit(&self, held: &mut Manifest, mut next: Manifest) -> io::Result<()> {
+        // Another life of the store may have begun.
+        if self.is_closing() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "the store is being closed"));
+        }
         // A number that failed is not given out again: files are named by it.
         held.sequence += 1;
         next.sequence = held.sequence;
@@ -218,25 +222,28 @@ impl History {
     /// # Errors
     /// The disk fails; what was not done is tried again.
     pub(crate) fn tend(&self) -> io::Result<()> {
-        // Each is tried once: one index that cannot be made anew keeps nothing else from being done.
-        let mut rebuilt = self.rebuild_suspects();
+        // One thing that cannot be done keeps no other from being done.
+        let mut failed = self.rebuild_suspects().map(drop);
+        let mut given_up = HashSet::new();
         loop {
             // What is sealed meanwhile is held in memory: it comes first, again and again.
-            let done = self
-                .index_next()
-                .and_then(|done| Ok(done || self.prove_next()? || self.file_next()?));
-            match (done, &rebuilt) {
-                (Ok(true), _) => {}
-                (Ok(false), _) => return rebuilt.map(drop),
-                // Found damaged on the way.
-                (Err(_), Ok(_)) if self.has_suspects() => rebuilt = self.rebuild_suspects(),
-                (Err(error), _) => return Err(error),
+            while self.index_next()? {}
+            if failed.is_ok() {
+                match self.prove_next() {
+                    Ok(false) => {}
+                    Ok(true) => continue,
+                    Err(error) => failed = Err(error),
+                }
+            }
+            match self.file_next(&mut given_up) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => failed = Err(error),
             }
         }
-    }
-
-    fn has_suspects(&self) -> bool {
-        self.parts.all().iter().any(|part| part.is_suspect())
+        // Damage may have been found on the way.
+        let rebuilt = self.rebuild_suspects()?;
+        if rebuilt > 0 { self.tend() } else { failed }
     }
 
     /// Tends until the store is closed: the life of a thread.

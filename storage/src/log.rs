@@ -423,16 +423,13 @@ impl Log {
         if offset >= state.memory_base() {
             return Ok(state.entries.get(state.holding(offset)).copied());
         }
-        let sealed = self.sealed(&state);
+        // What is in memory now may be in files before it is looked for again.
+        let (sealed, memory_base) = (self.sealed(&state), state.memory_base());
         drop(state);
         match sealed.at_offset(offset)? {
             Some(spot) => Ok(Some(spot.here()?.entry)),
-            None => self.entry_at(self.memory_base().max(offset)),
+            None => self.entry_at(memory_base),
         }
-    }
-
-    fn memory_base(&self) -> Offset {
-        self.state.read().memory_base()
     }
 
     /// The first entry, among those that end after `from`, in which some user time is `time` or
@@ -579,23 +576,25 @@ impl Log {
     /// # Errors
     /// An index cannot be read.
     pub fn bytes_before(&self, offset: Offset) -> io::Result<u64> {
-        let (base_bytes, freed) = {
-            let state = self.state.read();
-            if offset >= state.tip.end {
-                let tip = state.tip.bytes;
-                return Ok(state
-                    .base
-                    .as_ref()
-                    .map_or(tip, |base| base.run.tip.bytes + tip - state.horizon.freed.bytes));
-            }
-            (state.base.as_ref().map(|base| base.run.tip.bytes), state.horizon.freed)
+        let state = self.state.read();
+        let (base, freed) = (state.base.clone(), state.horizon.freed);
+        let kept = |bytes: u64, begins: Offset| match &base {
+            Some(base) if begins >= freed.end => base.run.tip.bytes + bytes - freed.bytes,
+            _ => bytes,
         };
-        let Some(entry) = self.entry_at(offset)? else { return Ok(0) };
-        let before = entry.bytes - u64::from(entry.length);
-        Ok(match base_bytes {
-            Some(base) if entry.base >= freed.end => base + before - freed.bytes,
-            _ => before,
-        })
+        let before = |entry: &Entry| kept(entry.bytes - u64::from(entry.length), entry.base);
+        if offset >= state.tip.end {
+            return Ok(kept(state.tip.bytes, state.tip.end));
+        }
+        if offset >= state.memory_base() {
+            return Ok(before(&state.entries[state.holding(offset)]));
+        }
+        let (sealed, memory_base) = (self.sealed(&state), state.memory_base());
+        drop(state);
+        match sealed.at_offset(offset)? {
+            Some(spot) => Ok(before(&spot.here()?.entry)),
+            None => self.bytes_before(memory_base),
+        }
     }
 
     /// The last offset of `epoch` or an earlier one, and that epoch (KIP-101's end offset for an

@@ -82,8 +82,8 @@ impl Part {
     }
 
     /// Puts an index that was made anew in place of a damaged one.
-    pub(crate) fn set_index(&self, index: Index) {
-        *self.index.write() = Arc::new(index);
+    pub(crate) fn set_index(&self, index: Arc<Index>) {
+        *self.index.write() = index;
         self.is_suspect.store(false, Ordering::Release);
         self.set_settled(false);
     }
@@ -128,9 +128,15 @@ impl Part {
 #[derive(Debug, Default)]
 pub struct Parts(RwLock<Arc<Vec<Arc<Part>>>>);
 
+/// What holds of the list, and is bisected by.
+fn assert_order(parts: &[Arc<Part>]) {
+    assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
+    assert!(parts.is_sorted_by(|a, b| a.last_stamp <= b.last_stamp), "stamps rise over parts");
+}
+
 impl Parts {
     pub(crate) fn new(parts: Vec<Arc<Part>>) -> Parts {
-        assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
+        assert_order(&parts);
         Parts(RwLock::new(Arc::new(parts)))
     }
 
@@ -144,7 +150,7 @@ impl Parts {
         let mut held = self.0.write();
         let mut parts = (**held).clone();
         change(&mut parts);
-        assert!(parts.is_sorted_by(|a, b| a.end <= b.start), "parts stand by position");
+        assert_order(&parts);
         *held = Arc::new(parts);
     }
 

@@ -540,9 +540,12 @@ impl<S: Stage> Store<S> {
         self.push(Request { appends, durability, must_sync: true, done: Box::new(done) });
         // The writer drops what it does not complete.
         let _ = synced.recv();
-        match self.stopped() {
-            Some(why) => Err(io::Error::other(why.to_string())),
-            None => Ok(()),
+        let state = self.shared.queue.state.lock();
+        match (&state.stopped, state.closing) {
+            (Some(why), _) => Err(io::Error::other(why.to_string())),
+            // It may have been refused for that.
+            (None, true) => Err(io::Error::new(io::ErrorKind::Interrupted, "the store is closed")),
+            (None, false) => Ok(()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Filing: a stretch of the journal, rewritten sorted by log, so that each log's share of it stands in
 //! one piece.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,15 +50,16 @@ struct Filing {
 }
 
 impl History {
-    /// Files the first part that would gain by it; whether there was one.
+    /// Files the first part that would gain by it, and is not `given_up`; whether there was one.
     ///
     /// # Errors
-    /// The disk fails; nothing has changed then.
-    pub(crate) fn file_next(&self) -> io::Result<bool> {
+    /// The disk fails; nothing has changed then, and the part is given up.
+    pub(crate) fn file_next(&self, given_up: &mut HashSet<u64>) -> io::Result<bool> {
         // Whoever compacts a large log holds it for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(false) };
         for part in self.parts.all().iter() {
-            if part.layout != Layout::Journal || part.is_settled() || !self.is_proved(part) {
+            let is_settled = part.layout != Layout::Journal || part.is_settled();
+            if is_settled || !self.is_proved(part) || given_up.contains(&part.start) {
                 continue;
             }
             match self.file_if_it_gains(part) {
@@ -70,7 +72,10 @@ impl History {
                     tracing::error!(%error, "a part stays as it is");
                     part.set_settled(true);
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    given_up.insert(part.start);
+                    return Err(error);
+                }
             }
         }
         Ok(false)
@@ -145,6 +150,8 @@ impl History {
         }
         self.write_gathered(part.data(), &mut gathering, &mut filing)?;
         let written = filing.writer.finish()?;
+        // Parts are told apart by their stamps, also when nothing is left in one.
+        filing.builder.widen(index.header.first_stamp, index.header.last_stamp);
         filing.builder.finish(part.note(index.state()).unwrap_or(None).as_deref())?;
         self.disk.sync_names()?;
         Ok(written)

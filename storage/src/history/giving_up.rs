@@ -39,9 +39,13 @@ impl History {
             if start <= horizon.start {
                 continue;
             }
-            let last_lost = log.entry_at(Offset(start.0 - 1))?;
+            let lost_to = match log.entry_at(Offset(start.0 - 1))? {
+                Some(last_lost) if last_lost.base < start => last_lost.stamp,
+                // What held it was compacted away.
+                _ => log.sealed_now().tip_before_offset(start)?.stamp,
+            };
             horizon.start = start;
-            horizon.lost_to = last_lost.map_or(horizon.lost_to, |entry| entry.stamp);
+            horizon.lost_to = horizon.lost_to.max(lost_to);
             let freed = log.sealed_now().tip_of_runs_below(start)?;
             if freed.end > horizon.freed.end {
                 horizon.freed = freed;

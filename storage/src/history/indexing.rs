@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hlc::Hlc;
+
 use super::History;
 use super::opening::read_header;
 use super::replacing::rebuild_base;
@@ -116,7 +118,11 @@ impl History {
         let (mut rebuilt, mut failed) = (0, Ok(0));
         let suspects = (0..parts.len()).filter(|place| parts[*place].is_suspect());
         let mended = suspects.map(|place| self.mend(&parts, place));
-        let bases = self.logs().into_iter().map(|log| self.mend_base(&log));
+        let with_base: Vec<LogId> = {
+            let manifest = self.manifest.lock();
+            manifest.logs.iter().filter(|(_, held)| held.base > 0).map(|(log, _)| *log).collect()
+        };
+        let bases = with_base.into_iter().map(|log| self.mend_base(&self.log(log)));
         for result in mended.chain(bases) {
             match result {
                 Ok(count) => rebuilt += count,
@@ -144,16 +150,15 @@ impl History {
         let state = part.index().state().unwrap_or(None);
         let before = before.map(|before| before.index());
         rebuild(&*self.disk, &manifest, listed, part.data(), before.as_deref(), state.as_deref())?;
-        let index = Index::open(&*self.disk, &name, part.start, &self.cache)?;
-        let lost = || io::Error::other(format!("an index cannot be made anew: {name}"));
-        let index = index.ok_or_else(lost)?;
+        let index = self.open_index(&anew(&name), part.start)?;
         // A damaged one is no witness, and is compared with this one when it is made anew.
         if let Some(next) = parts.get(place + 1)
             && next.index().check(&*self.disk)?.is_empty()
         {
             follows(&index, &next.index(), &manifest, part.data())?;
         }
-        part.set_index(index);
+        promote(&*self.disk, &name)?;
+        part.set_index(self.open_index(&name, part.start)?);
         Ok(rebuilt)
     }
 
@@ -162,11 +167,8 @@ impl History {
         let Some(base) = log.base().filter(|base| base.is_suspect()) else { return Ok(0) };
         let data = &base.files.data;
         let header = read_header(data.file())?.ok_or_else(|| data.damaged(0, "a header"))?;
-        rebuild_base(&*self.disk, log.id, &header, data)?;
+        rebuild_base(&*self.disk, log.id, &header, data, log.horizon().freed.end)?;
         let mended = self.open_new_base(log.id, &data.name)?;
-        if mended.run.tip.end != base.run.tip.end {
-            return Err(data.damaged(data.file().length()?, "the last frame"));
-        }
         let _manifest = self.manifest.lock();
         let is_its = |held: &Arc<Base>| Arc::ptr_eq(held, &base);
         if log.base().as_ref().is_some_and(is_its) {
@@ -176,8 +178,8 @@ impl History {
     }
 }
 
-/// Whether the runs of an index go on where those of an index that was made anew end. What a rotten
-/// data file lost of the end of a run, nothing else would tell.
+/// Whether the runs of an index go on where those of an index that was made anew end, or behind what was
+/// given up. What a rotten data file lost of the end of a run, nothing else would tell.
 pub(super) fn follows(
     rebuilt: &Index,
     next: &Index,
@@ -187,14 +189,28 @@ pub(super) fn follows(
     for number in 0..next.header.runs {
         let run = next.run_at(number)?;
         let end = rebuilt.run(run.log)?.map_or(Offset(0), |before| before.tip.end);
-        if run.base != end.max(manifest.horizon(run.log).freed.end.min(run.base)) {
+        let is_given_up = end < run.base && run.base <= manifest.horizon(run.log).freed.end;
+        if run.base != end && !is_given_up {
             return Err(data.damaged(data.file().length()?, "the last frame of a log"));
         }
     }
     Ok(())
 }
 
-/// Makes the index of a part anew, from its data file, the index of the part before, and the manifest.
+/// The name of an index that is made anew, until it was compared with what must follow it: a start
+/// must not find one that was refused.
+pub(super) fn anew(index: &str) -> String {
+    format!("{index}.new")
+}
+
+/// Puts an index that was made anew in place of the one before.
+pub(super) fn promote(disk: &dyn Disk, index: &str) -> io::Result<()> {
+    disk.rename(&anew(index), index)?;
+    disk.sync_names()
+}
+
+/// Makes the index of a part anew, from its data file, the index of the part before, and the manifest;
+/// under the name [`anew`], for it has to be compared with the part behind it ([`follows`]).
 pub(super) fn rebuild(
     disk: &dyn Disk,
     manifest: &Manifest,
@@ -216,17 +232,25 @@ pub(super) fn rebuild(
             tips.insert(log, tip);
         }
     }
-    // A log may have gone on in a stretch of which nothing is kept.
+    // A log may have gone on in a stretch of which nothing is kept: before this one, or in it.
+    let last = found.values().flatten().map(|placed| placed.entry.stamp).max().unwrap_or(Hlc::ZERO);
     for (log, horizon) in &manifest.logs {
         let tip = tips.entry(*log).or_insert(Tip::NONE);
         let first = found.get(log).and_then(|entries| entries.first());
-        let is_before = first.is_none_or(|first| first.entry.base >= horizon.freed.end);
+        let is_before = match first {
+            Some(first) => first.entry.base >= horizon.freed.end,
+            // Stamps rise over all logs.
+            None => horizon.freed.stamp <= last,
+        };
         if horizon.freed.end > tip.end && is_before {
             *tip = horizon.freed;
         }
     }
-    let name = index_name(&data.name);
+    let name = anew(&index_name(&data.name));
     let mut builder = IndexBuilder::create(disk, &name, listed.start, listed.end)?;
+    if let Some(before) = before {
+        builder.widen(before.header.last_stamp, before.header.last_stamp);
+    }
     for log in tips.keys().chain(found.keys()).copied().collect::<std::collections::BTreeSet<_>>() {
         let horizon = manifest.horizon(log);
         let mut tip = tips.get(&log).copied().unwrap_or(Tip::NONE);
@@ -252,8 +276,7 @@ pub(super) fn rebuild(
             builder.entry(placed)?;
         }
     }
-    builder.finish(state)?;
-    disk.sync_names()
+    builder.finish(state)
 }
 
 fn entries_of_filed(data: &DataFile, found: &mut BTreeMap<LogId, Vec<Placed>>) -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use hlc::Hlc;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::indexing::{follows, rebuild};
+use super::indexing::{anew, follows, promote, rebuild};
 use super::{History, HistoryStats, Reclaiming, Waiting};
 use crate::data_file::DataFile;
 use crate::disk::{Disk, read_exact_at};
@@ -47,6 +47,7 @@ pub(crate) struct Opened {
     pub(crate) bases: BTreeMap<LogId, Arc<Base>>,
     /// The places of the parts whose indexes were made anew.
     rebuilt: BTreeSet<usize>,
+    rebuilt_count: u64,
 }
 
 /// What the stage remembered, if that is known, and the parts that it had not seen.
@@ -60,13 +61,21 @@ impl Opened {
             return Err(HistoryError::Lost { file: MANIFEST_FILE.to_owned() });
         }
         let (parts, tips, bases) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let mut opened = Opened { manifest, parts, cache, tips, bases, rebuilt: BTreeSet::new() };
+        let mut opened = Opened {
+            manifest,
+            parts,
+            cache,
+            tips,
+            bases,
+            rebuilt: BTreeSet::new(),
+            rebuilt_count: 0,
+        };
         for listed in opened.manifest.parts.clone() {
             let part = opened.open_part(disk, listed)?;
             opened.parts.push(Arc::new(part));
         }
         opened.read_tips(disk)?;
-        opened.check_rebuilt(disk)?;
+        opened.settle_rebuilt(disk)?;
         for (log, horizon) in opened.manifest.logs.clone() {
             if horizon.base > 0 {
                 let base = opened.open_base(disk, log, &horizon)?;
@@ -99,7 +108,7 @@ impl Opened {
                 let before = self.parts.last().map(|part| part.index());
                 rebuild(disk, &self.manifest, listed, &data, before.as_deref(), None)?;
                 self.rebuilt.insert(place);
-                let index = Index::open(disk, &name, listed.start, &self.cache)?;
+                let index = Index::open(disk, &anew(&name), listed.start, &self.cache)?;
                 index.filter(whole).ok_or(HistoryError::Lost { file: name })?
             }
         };
@@ -123,13 +132,13 @@ impl Opened {
         let index = match open()? {
             Some(index) => index,
             None => {
-                super::replacing::rebuild_base(disk, log, &header, &data)?;
+                super::replacing::rebuild_base(disk, log, &header, &data, horizon.freed.end)?;
                 open()?.ok_or(HistoryError::Lost { file: index_name.clone() })?
             }
         };
         let (index, run) = match index.run(log) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                super::replacing::rebuild_base(disk, log, &header, &data)?;
+                super::replacing::rebuild_base(disk, log, &header, &data, horizon.freed.end)?;
                 let index = open()?.ok_or(HistoryError::Lost { file: index_name.clone() })?;
                 let run = index.run(log)?;
                 (index, run)
@@ -137,7 +146,7 @@ impl Opened {
             run => (index, run?),
         };
         // Cuts end with its last entry, which is where parts are looked into from.
-        let whole = |run: &Run| run.count > 0 && run.tip.end <= horizon.freed.end;
+        let whole = |run: &Run| run.count > 0 && run.tip.end == horizon.freed.end;
         let run = run.filter(whole).ok_or(HistoryError::Lost { file: name })?;
         Ok(Base::new(Indexed { data, index: Arc::new(index) }, run))
     }
@@ -165,8 +174,9 @@ impl Opened {
         }
     }
 
-    /// Whether the parts go on where those end whose indexes were made anew.
-    fn check_rebuilt(&self, disk: &dyn Disk) -> Result<(), HistoryError> {
+    /// Whether the parts go on where those end whose indexes were made anew; these take the place of
+    /// the damaged ones then.
+    fn settle_rebuilt(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
         for place in &self.rebuilt {
             let Some(next) = self.parts.get(place + 1) else { continue };
             let (part, next) = (&self.parts[*place], next.index());
@@ -174,6 +184,14 @@ impl Opened {
             if next.check(disk)?.is_empty() {
                 follows(&part.index(), &next, &self.manifest, part.data())?;
             }
+        }
+        self.rebuilt_count += self.rebuilt.len() as u64;
+        for place in std::mem::take(&mut self.rebuilt) {
+            let part = &self.parts[place];
+            let name = index_name(&part.data().name);
+            promote(disk, &name)?;
+            let index = Index::open(disk, &name, part.start, &self.cache)?;
+            part.set_index(index.map(Arc::new).ok_or(HistoryError::Lost { file: name })?);
         }
         Ok(())
     }
@@ -186,9 +204,9 @@ impl Opened {
         let listed = Listed { start: part.start, end: part.end, layout: part.layout };
         rebuild(disk, &self.manifest, listed, part.data(), before.as_deref(), None)?;
         self.rebuilt.insert(place);
-        let name = index_name(&part.data().name);
+        let name = anew(&index_name(&part.data().name));
         let index = Index::open(disk, &name, part.start, &self.cache)?;
-        part.set_index(index.ok_or(HistoryError::Lost { file: name })?);
+        part.set_index(index.map(Arc::new).ok_or(HistoryError::Lost { file: name })?);
         Ok(())
     }
 
@@ -203,6 +221,7 @@ impl Opened {
                 self.mend(disk, place)?;
             }
         }
+        self.settle_rebuilt(disk)?;
         Ok((state, self.parts[unseen..].to_vec()))
     }
 
@@ -253,9 +272,9 @@ impl Opened {
         let mut removed = 0;
         for name in disk.list()? {
             let segment = name.strip_suffix(".journal").and_then(|start| start.parse::<u64>().ok());
-            let is_ours = [".index", ".filed"].iter().any(|kind| name.ends_with(kind));
+            let is_ours = [".index", ".filed", ".new"].iter().any(|kind| name.ends_with(kind));
             let is_old = segment.is_some_and(|start| start < self.manifest.indexed_to);
-            if (is_ours || is_old || name == "manifest.new") && !named.contains(&name) {
+            if (is_ours || is_old) && !named.contains(&name) {
                 disk.remove(&name)?;
                 removed += 1;
             }
@@ -278,7 +297,7 @@ impl Opened {
             parts: Arc::new(Parts::new(self.parts)),
             cache: self.cache,
             stats: HistoryStats {
-                rebuilt: AtomicU64::new(self.rebuilt.len() as u64),
+                rebuilt: AtomicU64::new(self.rebuilt_count),
                 ..Default::default()
             },
             logs: RwLock::default(),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hlc::{Cut, Hlc, UserTime};
 
 use super::History;
+use super::indexing::{anew, promote};
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::filed::{FiledHeader, FiledWalk, FiledWriter, base_name, index_name};
@@ -234,28 +235,33 @@ fn frame_of(log: LogId, entry: &Entry) -> Frame {
     }
 }
 
-/// Makes the index of a base anew.
+/// Makes the index of a base anew, which ends at `end`.
 pub(super) fn rebuild_base(
     disk: &dyn Disk,
     log: LogId,
     header: &FiledHeader,
     data: &DataFile,
+    end: Offset,
 ) -> io::Result<()> {
     tracing::warn!(file = data.name, "an index is lost or damaged, and is made anew");
     let name = index_name(&data.name);
-    let mut builder = IndexBuilder::create(disk, &name, header.start, header.end)?;
+    let mut builder = IndexBuilder::create(disk, &anew(&name), header.start, header.end)?;
     builder.begin(log, Tip::NONE);
     let mut walk = FiledWalk::new(data)?;
-    let mut bytes = 0;
+    let (mut bytes, mut reached) = (0, Offset(0));
     while let Some(filed) = walk.next()? {
         let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
         bytes += u64::from(entry.length);
         (entry.chain, entry.bytes) = (filed.chain, bytes);
+        reached = entry.end();
         builder.entry(Placed { entry, at: filed.at })?;
     }
     if walk.has_gaps {
         return Err(data.damaged(walk.damaged.unwrap_or(0), "a frame"));
     }
+    if reached != end {
+        return Err(data.damaged(data.file().length()?, "the last frame"));
+    }
     builder.finish(None)?;
-    disk.sync_names()
+    promote(disk, &name)
 }

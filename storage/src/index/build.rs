@@ -126,6 +126,13 @@ impl IndexBuilder {
         Ok(())
     }
 
+    /// Says which stamps the stretch had before entries were left out; or, with what it may have
+    /// had at the least, where that is not known.
+    pub(crate) fn widen(&mut self, first: Hlc, last: Hlc) {
+        let (held_first, held_last) = self.stamps.unwrap_or((first, last));
+        self.stamps = Some((held_first.min(first), held_last.max(last)));
+    }
+
     /// Writes the rest, and puts the file on stable storage; its name is not, yet.
     pub(crate) fn finish(mut self, state: Option<&[u8]>) -> io::Result<()> {
         self.end_block(self.filled as u32)?;

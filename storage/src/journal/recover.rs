@@ -364,11 +364,12 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
     while let Some(bytes) = window.get(position, FRAME_BYTES)? {
         let header = bytes.try_into().expect("a window gives what it was asked for");
         match Frame::decode(header, position) {
-            Ok(frame) => {
+            // No frame knows more to be synced than stands before it: bytes of a payload may.
+            Ok(frame) if frame.synced_to <= position => {
                 synced_to = synced_to.max(frame.synced_to);
                 position = frame.end(position);
             }
-            Err(_) => position += PAYLOAD_ALIGN,
+            _ => position += PAYLOAD_ALIGN,
         }
     }
     Ok(synced_to)
