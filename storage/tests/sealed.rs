@@ -1,0 +1,153 @@
+//! What becomes of sealed stretches, one step after the other: what once gave a wrong answer, or kept a
+//! store from opening, and must not again.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::{Rig, append, manual_clock};
+use hlc::{Cut, Hlc};
+use storage::disk::MemoryDisk;
+use storage::{Appended, Durability, LogId, Offset, Options};
+
+fn options() -> Options {
+    Options { tended_by_hand: true, proofs: false, tail_bytes_max: 0, ..Options::default() }
+}
+
+fn put(rig: &Rig, log: u64, payload: &[u8]) -> Appended {
+    rig.append(vec![append(log, payload)], Durability::Synced).pop().unwrap().unwrap()
+}
+
+fn seal(rig: &Rig) {
+    rig.store.seal();
+    rig.store.sync().unwrap();
+    rig.store.tend().unwrap();
+}
+
+fn free_all(rig: &Rig) {
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+        rig.store.tend().unwrap();
+    }
+}
+
+/// The index file that belongs to a data file.
+fn index_of(data: &str) -> String {
+    data.rsplit_once('.').unwrap().0.to_owned() + ".index"
+}
+
+/// F9: a stretch of which nothing is left was filed, and lost its stamps with its entries.
+#[test]
+fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_stretch() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let mut stamps: Vec<Hlc> = Vec::new();
+    for log in [1, 2] {
+        for n in 0..10u8 {
+            let stamp = put(&rig, log, &[n; 100]).stamp;
+            stamps.extend((log == 1).then_some(stamp));
+            clock.advance(Duration::from_millis(10));
+        }
+        seal(&rig);
+    }
+    let ends = |rig: &Rig| -> Vec<u64> {
+        let log = rig.store.log(LogId(1));
+        stamps.iter().map(|stamp| log.offset_at(Cut::through(*stamp)).unwrap().0).collect()
+    };
+    let before: Vec<u64> = (1..=10).collect();
+    assert_eq!(ends(&rig), before);
+    rig.store.give_up(&[(LogId(2), Offset(10))]).unwrap();
+    free_all(&rig);
+    assert_eq!(ends(&rig), before);
+    for n in 0..10u8 {
+        put(&rig, 1, &[n; 100]);
+        clock.advance(Duration::from_millis(10));
+    }
+    seal(&rig);
+    assert_eq!(ends(&rig), before);
+    drop(rig);
+    assert_eq!(ends(&Rig::open(&disk, options(), &clock).unwrap()), before);
+}
+
+/// An index that was made anew and refused was found by the next start, and believed.
+#[test]
+fn f16_frames_that_are_gone_are_missed_at_every_start() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for _ in 0..2 {
+        for n in 0..30u8 {
+            put(&rig, 1, &[n; 1000]);
+            put(&rig, 2, &[n; 1000]);
+        }
+        seal(&rig);
+    }
+    rig.store.close();
+    drop(rig);
+    let filed = disk.names().into_iter().filter(|name| name.ends_with(".filed")).min().unwrap();
+    // The index is lost where it begins, and the last frames of log 2 read as zeros, as holes do.
+    disk.rot(&index_of(&filed), 20, 1);
+    let bytes = disk.bytes(&filed);
+    let from = bytes.len() - 12 * (1000 + 112);
+    for (at, byte) in bytes.iter().enumerate().skip(from).filter(|(_, byte)| **byte != 0) {
+        disk.rot(&filed, at, *byte);
+    }
+    for start in 0..3 {
+        let refused = Rig::open(&disk, options(), &clock).expect_err("frames are gone").to_string();
+        assert!(refused.contains(&filed), "start {start}: {refused}");
+    }
+}
+
+/// Three stretches: log 1 has entries in the first and the third, and all of it is given up.
+fn with_a_log_freed_behind_a_stretch(disk: &MemoryDisk) -> String {
+    let rig = Rig::open(disk, options(), &manual_clock()).unwrap();
+    put(&rig, 2, b"m");
+    (0..5u8).for_each(|n| drop(rig.append(vec![append(1, &[n; 100])], Durability::Synced)));
+    seal(&rig);
+    (0..5u8).for_each(|n| drop(rig.append(vec![append(2, &[n; 1000])], Durability::Synced)));
+    seal(&rig);
+    for n in 0..5u8 {
+        put(&rig, 1, &[n; 100]);
+        put(&rig, 2, &[n; 3000]);
+    }
+    seal(&rig);
+    put(&rig, 2, b"end");
+    seal(&rig);
+    rig.store.give_up(&[(LogId(1), Offset(10))]).unwrap();
+    free_all(&rig);
+    let second = rig.store.parts()[1].data().name.clone();
+    rig.store.close();
+    index_of(&second)
+}
+
+/// What was given up in a later stretch was taken for damage in this one.
+#[test]
+fn a_lost_index_is_made_anew_where_a_log_was_given_up_in_a_later_stretch() {
+    for at in [20, 4096 + 50] {
+        let disk = MemoryDisk::new();
+        let index = with_a_log_freed_behind_a_stretch(&disk);
+        disk.rot(&index, at, 1);
+        for _ in 0..2 {
+            let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+            let log = rig.store.log(LogId(2));
+            // The first that comes upon a damaged block says so; then it is mended.
+            let _ = log.read(Offset(0), Offset(u64::MAX), usize::MAX);
+            rig.store.tend().unwrap();
+            assert_eq!(rig.read(LogId(2)).len(), 12);
+        }
+    }
+}
+
+/// A store that had been closed said that all was synced, and gave up behind the end of its journal.
+#[test]
+fn a_store_that_is_closed_gives_nothing_up() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    (0..5u8).for_each(|n| drop(rig.append(vec![append(1, &[n; 100])], Durability::Synced)));
+    rig.store.close();
+    rig.store.sync().unwrap_err();
+    rig.store.give_up(&[(LogId(1), Offset(3))]).unwrap_err();
+    assert_eq!(rig.store.log(LogId(1)).start(), Offset(0));
+    assert!(!disk.names().iter().any(|name| name == "manifest"));
+}
