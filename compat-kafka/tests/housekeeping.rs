@@ -1,6 +1,8 @@
 //! What the engine gives up by itself, and what it must not: retention, DeleteRecords, pins, deleted
 //! topics, and the space of all that (TIME.md 6; F12, F38, B13).
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod rig;
 
 use std::sync::atomic::Ordering;
@@ -60,8 +62,8 @@ impl Model {
     }
 
     fn end_at(&self, partition: u32, cut: Cut) -> u64 {
-        let held = self.of(partition).filter(|batch| cut.admits(batch.stamp));
-        held.last().map_or(0, |batch| batch.end)
+        let mut held = self.of(partition).filter(|batch| cut.admits(batch.stamp));
+        held.next_back().map_or(0, |batch| batch.end)
     }
 
     /// The end of the prefix before the first record at or after a user time, as known at `cut`.

@@ -172,6 +172,8 @@ struct State {
     entries: VecDeque<Entry>,
     /// The payloads of the last of these.
     recent: VecDeque<Payload>,
+    /// How many of the payloads that were let go here the tail still counts as the oldest of this log.
+    let_go: usize,
     /// How far the log has come.
     tip: Tip,
     /// How far it had come where what is indexed in files ends.
@@ -207,6 +209,20 @@ impl State {
 
     fn piece(&self, index: usize, segments: &Segments) -> Piece {
         Piece { entry: self.entries[index], data: self.data(index, segments) }
+    }
+
+    /// Lets go of entries that were given up, or that something stands in for: nobody is to see them
+    /// any more, as nobody would after a restart.
+    fn release_freed(&mut self) {
+        let (freed, indexed_to) = (self.horizon.freed.end, self.indexed_to);
+        let is_freed = |entry: &Entry| entry.end() <= freed && entry.frame() < indexed_to;
+        while self.entries.front().is_some_and(is_freed) {
+            self.entries.pop_front();
+            if self.recent.len() > self.entries.len() {
+                self.recent.pop_front();
+                self.let_go += 1;
+            }
+        }
     }
 
     /// Lets go of entries that can be found in files, and have no payload in memory.
@@ -257,6 +273,7 @@ impl Log {
         let state = State {
             entries: VecDeque::new(),
             recent: VecDeque::new(),
+            let_go: 0,
             tip: sealed,
             sealed,
             indexed_to: 0,
@@ -284,6 +301,10 @@ impl Log {
 
     pub(crate) fn evict_oldest(&self) {
         let mut state = self.state.write();
+        if state.let_go > 0 {
+            state.let_go -= 1;
+            return;
+        }
         state.recent.pop_front();
         state.release();
     }
@@ -311,6 +332,7 @@ impl Log {
         let mut state = self.state.write();
         state.horizon = beginning.horizon;
         state.base = beginning.base;
+        state.release_freed();
     }
 
     pub(crate) fn base(&self) -> Option<Arc<Base>> {
