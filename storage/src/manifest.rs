@@ -51,6 +51,14 @@ pub struct Horizon {
     pub(crate) base: u64,
 }
 
+impl Horizon {
+    /// Whether a base may reach up to `until`: what an earlier one had beyond is nowhere else, and
+    /// what was given up needs none.
+    pub(crate) fn admits_base(&self, until: Offset) -> bool {
+        until > self.start && until >= self.freed.end
+    }
+}
+
 impl Default for Horizon {
     fn default() -> Horizon {
         Horizon {

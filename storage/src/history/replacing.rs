@@ -56,7 +56,8 @@ impl Sealed {
 
 impl History {
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
-    /// it ends ([`Sealed::tip_of_runs_in`]); or changes nothing, if `fill` says so in the end.
+    /// it ends ([`Sealed::tip_of_runs_in`]); or changes nothing, if `fill` says so in the end, or there
+    /// is a base already that reaches further, or nothing is kept below `until`.
     ///
     /// # Errors
     /// The disk fails, or `fill` does; nothing has changed then.
@@ -68,6 +69,9 @@ impl History {
     ) -> io::Result<bool> {
         let _reclaiming = self.reclaiming.lock();
         let log = self.log(id);
+        if !log.horizon().admits_base(until) {
+            return Ok(false);
+        }
         let freed = log.sealed_now().tip_of_runs_below(until)?;
         assert!(freed.end == until, "a log is replaced up to the end of a run");
         // No name comes twice: one that is not named any more may still have to be removed.
@@ -85,6 +89,11 @@ impl History {
         let old = log.base();
         let mut manifest = self.manifest.lock();
         let horizon = log.horizon();
+        if !horizon.admits_base(until) {
+            drop(manifest);
+            self.discard(&name);
+            return Ok(false);
+        }
         let horizon = Horizon {
             compacted_to: horizon.compacted_to.max(compacted.compacted_to),
             clean_to: compacted.clean_to,
