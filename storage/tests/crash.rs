@@ -262,6 +262,10 @@ struct Machine {
     segment_bytes: u64,
     /// Whether most of the work is on what is sealed.
     is_settling: bool,
+    /// Whether the disk fails, but is not down.
+    is_faulty: bool,
+    /// Whether it fills up now and then.
+    fills_up: bool,
     done: Done,
 }
 
@@ -289,6 +293,8 @@ impl Machine {
             large_bytes: 2000,
             segment_bytes: 4096,
             is_settling: false,
+            is_faulty: false,
+            fills_up: false,
             done: Done::default(),
             disk: MemoryDisk::new(),
             clock: harness::manual_clock(),
@@ -309,6 +315,8 @@ impl Machine {
             large_bytes: self.large_bytes,
             segment_bytes: self.segment_bytes,
             is_settling: self.is_settling,
+            is_faulty: false,
+            fills_up: false,
             done: Done::default(),
         }
     }
@@ -317,7 +325,7 @@ impl Machine {
         match Rig::open(&self.disk, options(self.durability, self.segment_bytes), &self.clock) {
             Ok(rig) => Some(rig),
             Err(error) => {
-                assert!(self.disk.is_down(), "the store does not open: {error}");
+                assert!(self.may_fail(), "the store does not open: {error}");
                 None
             }
         }
@@ -327,6 +335,9 @@ impl Machine {
     fn work(&mut self, steps: usize) {
         let Some(mut rig) = self.open() else { return };
         for _ in 0..steps {
+            if self.fills_up && self.random.one_in(6) {
+                self.fill_up();
+            }
             let reach = if self.is_settling { 40 } else { 24 };
             match self.random.below(reach) {
                 0..=6 => self.append(&rig),
@@ -348,7 +359,11 @@ impl Machine {
                 }
                 16..=18 => self.tolerate(rig.store.tend().err()),
                 19 => self.give_up(&rig),
-                20 | 31..=34 => self.tolerate(rig.store.free().err()),
+                20 => self.tolerate(rig.store.free().err()),
+                31..=34 => {
+                    self.tolerate(rig.store.free().err());
+                    self.tolerate(rig.store.free().err());
+                }
                 21..=22 | 35..=37 => self.replace(&rig),
                 24..=27 => self.append_group(&rig),
                 28..=30 => {
@@ -378,16 +393,33 @@ impl Machine {
         }
     }
 
+    /// Whether what is done may fail: the disk is down, or fails, or is full.
+    fn may_fail(&self) -> bool {
+        self.disk.is_down() || self.is_faulty
+    }
+
     fn tolerate(&self, error: Option<std::io::Error>) {
         if let Some(error) = error {
-            assert!(self.disk.is_down(), "a healthy disk: {error}");
+            assert!(self.may_fail(), "a healthy disk: {error}");
+        }
+    }
+
+    /// The disk fills up, or has room again.
+    fn fill_up(&mut self) {
+        self.is_faulty = !self.is_faulty;
+        if self.is_faulty {
+            let room = self.random.below(4000) * self.random.below(2);
+            self.disk.arm(Fault::FullAt(self.disk.held_bytes() + room));
+        } else {
+            self.disk.make_room();
         }
     }
 
     fn give_up(&mut self, rig: &Rig) {
         let log = LogId(self.random.below(LOGS));
         let (held, told) = (rig.store.log(log), &mut self.witness.starts[log.0 as usize]);
-        let to = self.random.below(held.end().0 + 1);
+        let back = if self.is_settling { 6 } else { held.end().0 + 1 };
+        let to = held.end().0.saturating_sub(self.random.below(back));
         told.1 = told.1.max(to);
         match rig.store.give_up(&[(log, Offset(to))]) {
             Ok(()) => told.0 = told.0.max(to),
@@ -447,6 +479,7 @@ impl Machine {
             0 => 0,
             1 => self.large_bytes + self.random.below(3000),
             2 if self.large_bytes > 2000 => self.large_bytes + self.random.below(9000),
+            _ if self.is_settling => self.random.below(3500),
             _ => self.random.below(150),
         };
         let bytes = self.random.bytes(length as usize);
@@ -498,7 +531,10 @@ impl Machine {
                     }
                 }
                 Err(AppendError::Stopped(why)) => {
-                    assert!(self.disk.is_down(), "the store stopped on a healthy disk: {why}");
+                    assert!(
+                        self.may_fail() && !self.fills_up,
+                        "the store stopped on a healthy disk: {why}"
+                    );
                     if told.0.note == Verdict::Accept {
                         self.witness.note(&told.0, None);
                     }
@@ -506,7 +542,7 @@ impl Machine {
                 Err(AppendError::Refused(_)) => assert_eq!(told.0.note, Verdict::Refuse),
                 Err(AppendError::Time(_)) => {}
                 Err(AppendError::Disk(why)) => {
-                    assert!(self.disk.is_down(), "a healthy disk refused a write: {why}");
+                    assert!(self.may_fail(), "a healthy disk refused a write: {why}");
                 }
             }
         }
@@ -629,9 +665,6 @@ fn crash_everywhere(plan: Plan) {
             survive(&machine.reborn(disk, wall), machine.witness.visible, &mut random);
         }
     }
-    if std::env::var_os("SHOW").is_some() {
-        eprintln!("{done:?}");
-    }
     if is_settling && std::env::var_os("STORAGE_SEED").is_none() {
         let any = |count: fn(&Done) -> u64| done.iter().any(|done| count(done) > 0);
         assert!(any(|done| done.filed) && any(|done| done.removed), "{done:?}");
@@ -689,11 +722,74 @@ fn f16_a_crash_while_history_is_filed_replaced_and_freed_keeps_the_same_promises
         test: "f16_a_crash_while_history_is_filed_replaced_and_freed_keeps_the_same_promises",
         durability: Durability::Synced,
         seed_count: 2,
-        steps: 30,
+        steps: 34,
         large_bytes: 4000,
         segment_bytes: 24 << 10,
         is_settling: true,
     });
+}
+
+/// A machine like those that file, replace and free, on a healthy disk so far.
+fn settling(seed: u64, durability: Durability) -> Machine {
+    let new = Machine::new(seed, durability);
+    Machine { large_bytes: 4000, segment_bytes: 24 << 10, is_settling: true, ..new }
+}
+
+/// The power goes; what is found is held to what was told, and then works.
+fn lose_power(machine: &Machine, place: &Cell<(u64, u64)>, nth: u64) {
+    for choice in 0..4 {
+        place.set((nth, choice));
+        let mut random = Random::new(nth << 20 ^ choice << 50);
+        let disk = machine.disk.after_crash(choose(choice, random.clone()));
+        let wall = wall_after(machine.clock.read().wall, &mut random);
+        let mut second = machine.reborn(disk, wall);
+        let rig = second.open().expect("a crash is survived");
+        second.witness.examine(&rig, machine.witness.durable);
+        second.clock.advance(Duration::from_secs(3610));
+        drop(rig);
+        second.work(6);
+        let mut third = second.reborn(second.disk.after_crash(|_| 0), second.clock.read().wall);
+        let rig = third.open().expect("a healthy disk");
+        third.witness.examine(&rig, second.witness.durable);
+    }
+}
+
+/// F16: the failure of each sync there is, once, and life goes on unless the store stops.
+#[test]
+fn f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged() {
+    let test = "f16_a_sync_that_fails_once_at_any_place_costs_nothing_that_was_acknowledged";
+    for seed in seeds(3) {
+        let replays = Replays { test, seed, place: Cell::new((0, 0)) };
+        let durability = [Durability::Synced, Durability::Written][(seed % 2) as usize];
+        for nth in 0.. {
+            let mut machine = Machine { is_faulty: true, ..settling(seed, durability) };
+            machine.disk.arm(Fault::SyncFails(nth));
+            replays.place.set((nth, 9));
+            machine.work(30);
+            if machine.disk.has_sync_to_fail() {
+                break;
+            }
+            lose_power(&machine, &replays.place, nth);
+        }
+    }
+}
+
+/// F16: while the disk is full some things are refused, and nothing else happens; there is room again.
+#[test]
+fn f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing() {
+    let test = "f16_a_disk_that_fills_up_now_and_then_loses_nothing_and_stops_nothing";
+    for seed in seeds(40) {
+        let replays = Replays { test, seed, place: Cell::new((0, 0)) };
+        let mut machine = Machine { fills_up: true, ..settling(seed, Durability::Synced) };
+        machine.work(40);
+        machine.disk.make_room();
+        machine.is_faulty = false;
+        let rig = machine.open().expect("there is room again");
+        rig.store.tend().expect("there is room again");
+        machine.append(&rig);
+        drop(rig);
+        lose_power(&machine, &replays.place, seed);
+    }
 }
 
 /// The harness can fail: a store that acknowledges before it syncs would be caught.
