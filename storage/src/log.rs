@@ -172,6 +172,8 @@ struct State {
     entries: VecDeque<Entry>,
     /// The payloads of the last of these.
     recent: VecDeque<Payload>,
+    /// Payloads that were let go of before their turn.
+    let_go: usize,
     /// How far the log has come.
     tip: Tip,
     /// How far it had come where what is indexed in files ends.
@@ -207,6 +209,18 @@ impl State {
 
     fn piece(&self, index: usize, segments: &Segments) -> Piece {
         Piece { entry: self.entries[index], data: self.data(index, segments) }
+    }
+
+    /// Lets go of entries that the base has, as they are now.
+    fn release_replaced(&mut self) {
+        let freed = self.horizon.freed.end;
+        while self.entries.front().is_some_and(|entry| entry.end() <= freed) {
+            if self.recent.len() == self.entries.len() {
+                self.recent.pop_front();
+                self.let_go += 1;
+            }
+            self.entries.pop_front();
+        }
     }
 
     /// Lets go of entries that can be found in files, and have no payload in memory.
@@ -257,6 +271,7 @@ impl Log {
         let state = State {
             entries: VecDeque::new(),
             recent: VecDeque::new(),
+            let_go: 0,
             tip: sealed,
             sealed,
             indexed_to: 0,
@@ -284,6 +299,10 @@ impl Log {
 
     pub(crate) fn evict_oldest(&self) {
         let mut state = self.state.write();
+        if state.let_go > 0 {
+            state.let_go -= 1;
+            return;
+        }
         state.recent.pop_front();
         state.release();
     }
@@ -311,6 +330,9 @@ impl Log {
         let mut state = self.state.write();
         state.horizon = beginning.horizon;
         state.base = beginning.base;
+        if state.base.is_some() {
+            state.release_replaced();
+        }
     }
 
     pub(crate) fn base(&self) -> Option<Arc<Base>> {

@@ -608,6 +608,11 @@ impl<S: Stage> Store<S> {
         self.shared.history.segments.count() + self.shared.history.parts.count()
     }
 
+    /// Whether it is being closed.
+    pub fn is_closing(&self) -> bool {
+        self.shared.queue.state.lock().closing
+    }
+
     /// Why the store takes no more writes, if so.
     pub fn stopped(&self) -> Option<Arc<str>> {
         self.shared.stopped()
