@@ -57,6 +57,12 @@ impl Horizon {
     pub fn freed_user_peak(&self) -> UserTime {
         self.freed.user_peak
     }
+
+    /// Whether a base may reach up to `until`: what an earlier one had beyond is nowhere else, and
+    /// what was given up needs none.
+    pub(crate) fn admits_base(&self, until: Offset) -> bool {
+        until > self.start && until >= self.freed.end
+    }
 }
 
 impl Default for Horizon {

@@ -20,7 +20,7 @@ use crate::disk::Disk;
 use crate::history::{
     Compacted, Fill, Freed, History, HistoryError, HistoryStats, Opened, SealedSegment,
 };
-use crate::index::{BlockCache, Run};
+use crate::index::{BlockCache, Run, Tip};
 use crate::journal::{
     FRAME_BYTES, Frame, Journal, Limits, PAYLOAD_BYTES_MAX, RecoverError, Recovered, Segment,
     Segments, Visit, WriteError, padded, settle, walk,
@@ -558,12 +558,14 @@ impl<S: Stage> Store<S> {
     }
 
     /// The offset up to which a log can be replaced, so that all that is replaced lies in `cut`; and
-    /// the stamp of the last entry before it.
+    /// the stamp of the last entry before it. Offset 0 if there is nothing to replace.
     ///
     /// # Errors
     /// An index cannot be read.
     pub fn replaceable(&self, log: LogId, cut: Cut) -> io::Result<(Offset, Hlc)> {
-        let tip = self.log(log).sealed_now().tip_of_runs_in(cut)?;
+        let log = self.log(log);
+        let tip = log.sealed_now().tip_of_runs_in(cut)?;
+        let tip = if log.horizon().admits_base(tip.end) { tip } else { Tip::NONE };
         Ok((tip.end, tip.stamp))
     }
 
@@ -613,6 +615,11 @@ impl<S: Stage> Store<S> {
     /// How many data files there are.
     pub fn segment_count(&self) -> usize {
         self.shared.history.segments.count() + self.shared.history.parts.count()
+    }
+
+    /// Whether it is being closed.
+    pub fn is_closing(&self) -> bool {
+        self.shared.queue.state.lock().closing
     }
 
     /// Why the store takes no more writes, if so.

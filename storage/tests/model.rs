@@ -15,7 +15,7 @@ use hlc::{Cut, Hlc, SysTime, UserTime, WallClock};
 use proptest::prelude::*;
 use storage::disk::{Disk, MemoryDisk};
 use storage::index::Tip;
-use storage::{Append, AppendError, Durability, LogId, Offset, Options, Piece};
+use storage::{Append, AppendError, Compacted, Durability, Kept, LogId, Offset, Options, Piece};
 
 const LOGS: usize = 3;
 
@@ -54,6 +54,8 @@ enum Step {
     Tend,
     GiveUp(usize, u16),
     Free,
+    /// Puts some of a log's entries in place of its beginning, shortened: those for which a bit is set.
+    Replace(usize, u16, u64),
     /// Damages a byte of one of the index files that there are.
     Rot(u16, u16),
 }
@@ -97,6 +99,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Tend),
         1 => (0..LOGS, any::<u16>()).prop_map(|(log, at)| Step::GiveUp(log, at)),
         1 => Just(Step::Free),
+        2 => (0..LOGS, any::<u16>(), any::<u64>())
+            .prop_map(|(log, at, kept)| Step::Replace(log, at, kept)),
         1 => (any::<u16>(), any::<u16>()).prop_map(|(file, at)| Step::Rot(file, at)),
     ]
 }
@@ -186,11 +190,11 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
     let stamp = picked.map_or(Hlc::MAX, |entry| entry.stamp);
     let cut = Cut::below(Hlc::from_bits(stamp.bits().saturating_add_signed(question.nudge)));
     let inside = known.iter().rfind(|entry| entry.stamp < cut.bound());
-    if cut.bound() > horizon.lost_to {
+    if cut.bound() > horizon.lost_to && cut.bound() >= horizon.compacted_to {
         let tip = log.tip_at(cut).unwrap();
         let expected = inside.map_or((0, Hlc::ZERO, 0), |e| (e.end, e.stamp, e.chain));
         assert_eq!((tip.end.0, tip.stamp, tip.chain), expected, "a cut above the horizon");
-    } else {
+    } else if cut.bound() <= horizon.lost_to {
         assert!(log.offset_at(cut).unwrap() < horizon.start, "a cut below the horizon shows it");
     }
 
@@ -273,6 +277,41 @@ fn learn_chains(model: &mut Model, rig: &Rig) {
     }
 }
 
+fn replace(rig: &Rig, model: &mut Model, log: usize, at: u16, kept: u64) {
+    let held = rig.store.log(LogId(log as u64));
+    let known = &mut model[log];
+    let nth = known.len() * at as usize / (1 << 16);
+    let stamp = known.values().nth(nth).map_or(Hlc::ZERO, |entry| entry.stamp);
+    let cut = Cut::below(stamp.next());
+    let (until, stamp) = rig.store.replaceable(held.id, cut).unwrap();
+    if until.0 == 0 {
+        return;
+    }
+    let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
+    let pieces = held.read(held.start(), until, usize::MAX).unwrap();
+    let replaced = rig.store.replace(
+        held.id,
+        until,
+        &mut |emit| {
+            for (nth, piece) in pieces.iter().enumerate() {
+                let base = piece.entry.base.0;
+                if kept >> (nth % 64) & 1 == 0 && piece.entry.end() < until {
+                    known.remove(&base);
+                    continue;
+                }
+                let bytes = piece.read()?;
+                let payload = bytes.slice(..bytes.len() / 2);
+                known.get_mut(&base).unwrap().bytes = payload.clone();
+                emit(Kept { entry: piece.entry, payload })?;
+            }
+            Ok(compacted)
+        },
+        &mut |_| true,
+    );
+    assert!(replaced.unwrap(), "what can be replaced is");
+    assert_eq!(held.horizon().compacted_to, stamp.next());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -327,6 +366,7 @@ proptest! {
                     prop_assert!(log.start() >= Offset(start));
                 }
                 Step::Free => drop(rig.store.free().unwrap()),
+                Step::Replace(log, at, kept) => replace(&rig, &mut model, log, at, kept),
                 Step::Rot(file, at) => {
                     let names = indexes(&disk);
                     if let Some(name) = names.get(file as usize % names.len().max(1)) {

@@ -18,7 +18,8 @@ const SECTOR: usize = 512;
 pub enum Fault {
     /// The machine stops at operation `n` (a write, a truncate, or a sync), before it is done.
     CrashAt(u64),
-    /// The `n`th sync from now fails, and forgets what it should have saved.
+    /// The `n`th sync from now fails, be it of a file or of names; that of a file forgets what it should
+    /// have saved.
     SyncFails(u64),
     /// Writes that would make the disk hold more than this many bytes fail.
     FullAt(u64),
@@ -76,6 +77,11 @@ impl MemoryDisk {
     /// Space comes back.
     pub fn make_room(&self) {
         self.0.lock().capacity = None;
+    }
+
+    /// Whether an armed failure of a sync is still to come.
+    pub fn has_sync_to_fail(&self) -> bool {
+        self.0.lock().syncs_until_failure.is_some()
     }
 
     /// How many writes, truncates and syncs there have been.
@@ -225,6 +231,13 @@ impl State {
         if self.down { Err(io::Error::other("the machine is down")) } else { Ok(()) }
     }
 
+    /// Counts a sync; whether it is the one that fails.
+    fn fails_sync(&mut self) -> bool {
+        let left = self.syncs_until_failure;
+        self.syncs_until_failure = left.and_then(|left| left.checked_sub(1));
+        left == Some(0)
+    }
+
     fn held(&self) -> u64 {
         let named = self.names.values().filter_map(|id| self.files.get(id));
         named.map(|content| (content.seen.len() as u64).saturating_sub(content.punched)).sum()
@@ -273,6 +286,9 @@ impl Disk for MemoryDisk {
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         state.operate()?;
+        if state.fails_sync() {
+            return Err(io::Error::other("input/output error"));
+        }
         state.names_synced = state.names.clone();
         Ok(())
     }
@@ -361,14 +377,11 @@ impl DiskFile for MemoryFile {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.0.lock();
         state.operate()?;
-        if let Some(left) = state.syncs_until_failure {
-            state.syncs_until_failure = left.checked_sub(1);
-            if left == 0 {
-                let content = state.files.get_mut(&self.id).expect("an open file stays");
-                // As Linux does: the dirty pages are dropped, and the next sync says all is well.
-                content.pending.clear();
-                return Err(io::Error::other("input/output error"));
-            }
+        if state.fails_sync() {
+            let content = state.files.get_mut(&self.id).expect("an open file stays");
+            // As Linux does: the dirty pages are dropped, and the next sync says all is well.
+            content.pending.clear();
+            return Err(io::Error::other("input/output error"));
         }
         let content = state.files.get_mut(&self.id).expect("an open file stays");
         content.sync();

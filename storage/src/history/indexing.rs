@@ -189,8 +189,9 @@ pub(super) fn follows(
     for number in 0..next.header.runs {
         let run = next.run_at(number)?;
         let end = rebuilt.run(run.log)?.map_or(Offset(0), |before| before.tip.end);
-        let is_given_up = end < run.base && run.base <= manifest.horizon(run.log).freed.end;
-        if run.base != end && !is_given_up {
+        let freed = manifest.horizon(run.log).freed.end;
+        // What was freed is not looked for, and not in an index that was made anew.
+        if run.base >= freed && run.base != end.max(freed) {
             return Err(data.damaged(data.file().length()?, "the last frame of a log"));
         }
     }

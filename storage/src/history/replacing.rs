@@ -61,7 +61,8 @@ impl Sealed {
 impl History {
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
     /// it ends ([`Sealed::tip_of_runs_in`]). Changes nothing if `confirm` says so, which is asked once
-    /// all of it is on stable storage; or if all below `until` was given up meanwhile.
+    /// all of it is on stable storage; or if
+    /// there is a base already that reaches further, or all below `until` was given up meanwhile.
     ///
     /// # Errors
     /// The disk fails, or `fill` does; nothing has changed then.
@@ -74,7 +75,7 @@ impl History {
     ) -> io::Result<bool> {
         let mut reclaiming = self.reclaiming.lock();
         let log = self.log(id);
-        if log.start() >= until {
+        if !log.horizon().admits_base(until) {
             return Ok(false);
         }
         // No name comes twice: one that is not named any more may still have to be removed, and one
@@ -155,7 +156,7 @@ impl History {
         let mut manifest = self.manifest.lock();
         let horizon = log.horizon();
         // A horizon never falls: what lies below `until` is neither to be found nor asked for.
-        if horizon.start >= until || horizon.freed.end > until {
+        if !horizon.admits_base(until) {
             return Ok(false);
         }
         let horizon = Horizon {

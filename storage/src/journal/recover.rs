@@ -375,6 +375,22 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
     Ok(synced_to)
 }
 
+/// Writes once more what stands in a range. If the life before ended with a failed sync, the kernel
+/// gives its bytes to readers, takes them for clean, and would sync nothing: only what is written again
+/// reaches the disk.
+fn rewrite(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<()> {
+    let mut bytes = vec![0; WINDOW_BYTES];
+    let mut position = range.start;
+    while position < range.end {
+        let count = (range.end - position).min(WINDOW_BYTES as u64) as usize;
+        segment.read_exact(&mut bytes[..count], position)?;
+        let at = segment.at(position);
+        segment.file().write_at(&mut [io::IoSlice::new(&bytes[..count])], at)?;
+        position += count as u64;
+    }
+    Ok(())
+}
+
 /// Cuts off what a crash left unfinished behind the last good frame of a journal that was walked
 /// over, and puts the rest on stable storage.
 ///
@@ -419,6 +435,7 @@ fn cut_off(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered,
     for (index, segment) in segments.iter().enumerate() {
         let next = segments.get(index + 1).map_or(u64::MAX, |next| next.start);
         if next > synced_to {
+            rewrite(segment, segment.start.max(synced_to)..next.min(end))?;
             segment.sync()?;
         }
     }

@@ -203,10 +203,16 @@ impl Rig {
     pub(crate) fn frontier(&self) -> Hlc {
         let timekeeper = self.store.timekeeper();
         timekeeper.frontier();
-        while timekeeper.is_renewing() {
+        self.settle();
+        timekeeper.frontier()
+    }
+
+    /// Waits for a bound that was asked for: it is renewed on another thread, and no two runs would
+    /// have the same operations.
+    pub(crate) fn settle(&self) {
+        while self.store.timekeeper().is_renewing() {
             std::thread::yield_now();
         }
-        timekeeper.frontier()
     }
 
     /// Every entry of `logs`, in stamp order, with its bytes.

@@ -1,0 +1,518 @@
+//! Rot in, and loss of, each kind of file: found by checksum, never served as data, made anew where the
+//! file is soft (F16, F19, M3).
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use harness::{Random, Rig, append, manual_clock};
+use hlc::{Cut, ManualClock, OsClock};
+use parking_lot::{Condvar, Mutex};
+use storage::disk::{Disk, DiskFile, Fault, MemoryDisk};
+use storage::{
+    AppendError, Compacted, Durability, HistoryError, Kept, LogId, Offset, OpenError, Options,
+};
+
+const LOGS: u64 = 4;
+
+fn options() -> Options {
+    Options {
+        segment_bytes_max: 24 << 10,
+        tail_bytes_max: 0,
+        index_bytes_max: 0,
+        tended_by_hand: true,
+        ..Options::default()
+    }
+}
+
+fn logs() -> impl Iterator<Item = LogId> {
+    (0..LOGS).map(LogId)
+}
+
+type Known = BTreeMap<(u64, u64), Bytes>;
+
+/// A store that has a file of each kind, stopped by a loss of power, and what is in it.
+fn a_disk_with_every_kind_of_file(clock: &Arc<ManualClock>) -> (MemoryDisk, Known) {
+    let (disk, mut random) = (MemoryDisk::new(), Random::new(7));
+    let rig = Rig::open(&disk, options(), clock).unwrap();
+    let write = |from: u64, until: u64, random: &mut Random| {
+        for nth in from..until {
+            // The last log falls silent, so that nothing of it stands behind what may be lost.
+            let log = if nth >= 24 { nth % (LOGS - 1) } else { nth % LOGS };
+            let length = 300 + random.below(4500) as usize;
+            rig.append(vec![append(log, &random.bytes(length))], Durability::Synced);
+        }
+    };
+    let seal = || {
+        rig.store.seal();
+        rig.append(Vec::new(), Durability::Written);
+    };
+    write(0, 24, &mut random);
+    seal();
+    rig.store.tend().unwrap();
+    let (until, stamp) = rig.store.replaceable(LogId(1), Cut::ALL).unwrap();
+    let pieces = rig.store.log(LogId(1)).read(Offset(0), until, usize::MAX).unwrap();
+    let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
+    let replaced = rig.store.replace(
+        LogId(1),
+        until,
+        &mut |emit| {
+            for piece in pieces.iter().skip(1) {
+                emit(Kept { entry: piece.entry, payload: piece.read()?.slice(..200) })?;
+            }
+            Ok(compacted)
+        },
+        &mut |_| true,
+    );
+    assert!(replaced.unwrap());
+    rig.store.give_up(&[(LogId(0), Offset(4))]).unwrap();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+    }
+    write(24, 36, &mut random);
+    seal();
+    // One log alone: filing gains nothing, and the segment stays.
+    for _ in 0..3 {
+        rig.append(vec![append(2, &random.bytes(700))], Durability::Synced);
+    }
+    seal();
+    rig.store.tend().unwrap();
+    write(36, 40, &mut random);
+    // What was filed is gone where it stood before.
+    rig.store.free().unwrap();
+    rig.store.free().unwrap();
+    assert!(rig.store.history_stats().punched_bytes.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    let known = known(&rig).unwrap();
+    // The bound file knows the manifest, and what was synced.
+    clock.advance(Duration::from_secs(2));
+    rig.frontier();
+    let crashed = disk.after_crash(|_| 0);
+    drop(rig);
+    (crashed, known)
+}
+
+/// All that is kept, by log and offset; an error if any of it cannot be read.
+fn known(rig: &Rig) -> io::Result<Known> {
+    let mut known = Known::new();
+    for id in logs() {
+        let log = rig.store.log(id);
+        for piece in log.read(log.start(), Offset(u64::MAX), usize::MAX)? {
+            known.insert((id.0, piece.entry.base.0), piece.read()?);
+        }
+    }
+    Ok(known)
+}
+
+/// Reads all, again and again while what was damaged is made anew.
+fn known_in_the_end(rig: &Rig) -> io::Result<Known> {
+    for _ in 0..8 {
+        if let Ok(known) = known(rig) {
+            return Ok(known);
+        }
+        let _ = rig.store.tend();
+    }
+    known(rig)
+}
+
+fn kinds(disk: &MemoryDisk) -> BTreeMap<&'static str, Vec<String>> {
+    let mut kinds: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
+    for name in disk.names() {
+        let is_base = name.starts_with("log-");
+        let kind = match name.rsplit_once('.').map_or("", |(_, kind)| kind) {
+            "index" if is_base => "index of a base",
+            "index" => "index",
+            "filed" if is_base => "base",
+            "filed" => "filed",
+            "journal" => "journal",
+            "proof" => "proof",
+            _ if name == "bound" => "bound",
+            _ if name == "manifest" => "manifest",
+            _ => panic!("what is {name}?"),
+        };
+        kinds.entry(kind).or_default().push(name);
+    }
+    kinds
+}
+
+fn is_soft(kind: &str) -> bool {
+    kind.starts_with("index") || kind == "proof"
+}
+
+/// What is found on a disk is what was written, or an error that names the file.
+fn examine(disk: &MemoryDisk, clock: &Arc<ManualClock>, written: &Known, soft: bool, file: &str) {
+    let rig = match Rig::open(disk, options(), clock) {
+        Ok(rig) => rig,
+        Err(error) => {
+            assert!(!soft, "soft files are made anew: {file}: {error}");
+            let said = error.to_string();
+            // Of a segment that is not there, the position is known.
+            let start = file.trim_end_matches(".journal").trim_start_matches('0');
+            let place = format!("position={start},");
+            let named = [file, "journal/", &place].iter().any(|name| said.contains(*name));
+            assert!(named, "{file}: {error}");
+            return;
+        }
+    };
+    match known_in_the_end(&rig) {
+        Ok(found) => {
+            let lost: Vec<_> = written.iter().filter(|(at, _)| !found.contains_key(at)).collect();
+            assert!(found == *written, "{file}: {:?}", lost.first());
+        }
+        Err(error) => {
+            assert!(!soft, "soft files are made anew: {file}: {error}");
+            assert!(error.to_string().contains(file), "{file}: {error}");
+        }
+    }
+}
+
+/// A start checks the payloads that it reads, and what nobody has read yet only when it is.
+#[test]
+fn f16_a_flipped_bit_in_any_kind_of_file_is_never_served() {
+    let clock = manual_clock();
+    let (disk, written) = a_disk_with_every_kind_of_file(&clock);
+    let kinds = kinds(&disk);
+    assert_eq!(kinds.len(), 8, "{kinds:?}");
+    let mut random = Random::new(3);
+    for (kind, names) in kinds {
+        for name in names {
+            let length = disk.bytes(&name).len() as u64;
+            let ends = (0..8).chain([16, 40, 63, 64, 70, 100, 144, 180]).chain(length - 8..length);
+            let ends = ends.chain([4096, 4100, 4150, 8192, 8200, 8300]);
+            let more: Vec<u64> = (0..24).map(|_| random.below(length)).collect();
+            for at in ends.chain(more).filter(|at| *at < length) {
+                // What lies between the slots of the bound is not read.
+                let disk = disk.after_kill();
+                disk.rot(&name, at as usize, 1 << random.below(8));
+                examine(&disk, &clock, &written, is_soft(kind), &name);
+            }
+        }
+    }
+}
+
+#[test]
+fn f16_a_lost_file_of_any_kind_is_named_or_made_anew() {
+    let clock = manual_clock();
+    let (disk, written) = a_disk_with_every_kind_of_file(&clock);
+    for (kind, names) in kinds(&disk) {
+        for name in names {
+            let disk = disk.after_kill();
+            disk.remove(&name).unwrap();
+            examine(&disk, &clock, &written, is_soft(kind), &name);
+            if !is_soft(kind) {
+                assert!(Rig::open(&disk, options(), &clock).is_err(), "{name} is missed");
+            }
+        }
+    }
+}
+
+/// All that is soft may be gone at once; and each two of them may be damaged.
+#[test]
+fn f16_all_indexes_are_made_anew_together() {
+    let clock = manual_clock();
+    let (disk, written) = a_disk_with_every_kind_of_file(&clock);
+    let soft: Vec<String> = kinds(&disk)
+        .into_iter()
+        .filter(|(kind, _)| is_soft(kind))
+        .flat_map(|kind| kind.1)
+        .collect();
+    let without = disk.after_kill();
+    soft.iter().for_each(|name| without.remove(name).unwrap());
+    examine(&without, &clock, &written, true, "all");
+    for one in &soft {
+        for other in soft.iter().filter(|other| *other > one) {
+            // The blocks of runs, of one; the header, or the runs, of the other.
+            for back in [0, 4096] {
+                let disk = disk.after_kill();
+                for (name, at) in [(one, 4200), (other, 4200 * back / 4096)] {
+                    let length = disk.bytes(name).len();
+                    disk.rot(name, at.min(length - 1), 4);
+                }
+                examine(&disk, &clock, &written, true, one);
+            }
+        }
+    }
+}
+
+/// An index is made from its filed file: what that has lost is missed, be it the end of a run.
+#[test]
+fn f16_an_index_is_not_made_of_a_filed_file_that_lost_a_frame() {
+    let clock = manual_clock();
+    let (disk, written) = a_disk_with_every_kind_of_file(&clock);
+    for name in kinds(&disk).remove("filed").unwrap() {
+        let bytes = disk.bytes(&name);
+        let frames = (64..bytes.len() - 4).filter(|at| bytes[*at..at + 4] == *b"FFJ1");
+        for at in frames {
+            let disk = disk.after_kill();
+            disk.rot(&name, at + 20, 1);
+            disk.remove(&format!("{}.index", name.trim_end_matches(".filed"))).unwrap();
+            examine(&disk, &clock, &written, false, &name);
+        }
+    }
+}
+
+/// Only segments, and no file beside them that would tell.
+#[test]
+fn m3_a_manifest_that_is_missing_or_old_is_refused() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for _ in 0..3 {
+        rig.append(vec![append(1, &[1; 500])], Durability::Synced);
+        rig.store.seal();
+        rig.append(Vec::new(), Durability::Written);
+        rig.store.tend().unwrap();
+    }
+    let old = disk.bytes("manifest");
+    rig.store.give_up(&[(LogId(1), Offset(1))]).unwrap();
+    drop(rig);
+    assert!(!disk.names().iter().any(|name| name.ends_with(".filed")));
+    let restored = disk.after_kill();
+    restored.remove("manifest").unwrap();
+    for bytes in [None, Some(old)] {
+        if let Some(bytes) = bytes {
+            let file = restored.create("manifest").unwrap();
+            file.write_at(&mut [io::IoSlice::new(&bytes)], 0).unwrap();
+        }
+        let error = Rig::open(&restored, options(), &clock).unwrap_err();
+        assert!(matches!(error, OpenError::History(HistoryError::Manifest(_))), "{error}");
+        assert!(error.to_string().contains("journal/manifest"), "{error}");
+    }
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    assert_eq!(rig.store.log(LogId(1)).start(), Offset(1));
+}
+
+/// Whoever holds a piece for longer than two rounds gets an error, and no zeros.
+#[test]
+fn a_piece_of_a_run_that_was_freed_meanwhile_is_an_error_or_what_was_written() {
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(5));
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let payloads: Vec<Vec<u8>> = (0..20).map(|_| random.bytes(1000)).collect();
+    for payload in &payloads {
+        rig.append(vec![append(1, payload), append(2, payload)], Durability::Synced);
+    }
+    rig.store.seal();
+    rig.append(Vec::new(), Durability::Written);
+    rig.store.tend().unwrap();
+    let pieces = rig.store.log(LogId(1)).read(Offset(0), Offset(20), usize::MAX).unwrap();
+    let read = |count: usize| {
+        let read = pieces.iter().zip(&payloads).filter(|(piece, payload)| match piece.read() {
+            Ok(bytes) => {
+                assert!(bytes == payload[..], "other bytes than were written");
+                true
+            }
+            Err(_) => false,
+        });
+        assert!(read.count() >= count);
+    };
+    rig.store.give_up(&[(LogId(1), Offset(20))]).unwrap();
+    read(20);
+    rig.store.free().unwrap();
+    read(20);
+    rig.store.free().unwrap();
+    rig.store.free().unwrap();
+    assert!(pieces.iter().any(|piece| piece.read().is_err()), "space was given back");
+    read(0);
+}
+
+/// The power goes when space was given back and the manifest does not say so yet.
+#[test]
+fn f16_a_crash_between_giving_back_space_and_saying_so_is_survived_without_indexes_too() {
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(5));
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for _ in 0..20 {
+        let payload = random.bytes(1000);
+        rig.append(vec![append(1, &payload), append(2, &payload)], Durability::Synced);
+    }
+    rig.store.seal();
+    rig.append(Vec::new(), Durability::Written);
+    rig.store.tend().unwrap();
+    rig.store.give_up(&[(LogId(1), Offset(20))]).unwrap();
+    rig.store.free().unwrap();
+    let written = known(&rig).unwrap();
+    // The first operation is the punch.
+    disk.arm(Fault::CrashAt(disk.operations() + 1));
+    rig.store.free().unwrap_err();
+    let crashed = disk.after_crash(|count| count - 1);
+    drop(rig);
+    for without_indexes in [false, true] {
+        let disk = crashed.after_kill();
+        if without_indexes {
+            let names = disk.names();
+            let indexes = names.iter().filter(|name| name.ends_with(".index"));
+            indexes.for_each(|name| disk.remove(name).unwrap());
+        }
+        let rig = Rig::open(&disk, options(), &clock).unwrap();
+        assert!(known(&rig).unwrap() == written);
+        let freed = rig.store.free().unwrap();
+        // An index that was made anew does not know where it stood.
+        assert!(freed.punched_bytes > 0 || without_indexes, "it is given back again: {freed:?}");
+    }
+}
+
+/// A disk on which files of one kind are not made before they are let.
+struct Gate {
+    disk: MemoryDisk,
+    kind: &'static str,
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn wait_until_reached(&self) {
+        let mut state = self.state.lock();
+        while !state.0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn open(&self) {
+        self.state.lock().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Disk for Gate {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.state.lock();
+        if name.ends_with(self.kind) {
+            state.0 = true;
+            self.changed.notify_all();
+            while !state.1 {
+                self.changed.wait(&mut state);
+            }
+        }
+        self.disk.create(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.disk.sync_names()
+    }
+}
+
+/// The thread that indexes ends in the middle of other work, and a writer waits for it.
+#[test]
+fn a_store_that_is_closed_while_a_writer_waits_for_indexes_ends() {
+    let state = Mutex::new((false, false));
+    let (kind, changed) = (".proof", Condvar::new());
+    let gate = Arc::new(Gate { disk: MemoryDisk::new(), kind, state, changed });
+    let options = Options { segment_bytes_max: 2048, ..Options::default() };
+    let disk = Arc::clone(&gate) as Arc<dyn Disk>;
+    let rig = Rig::open_on(disk, options, Arc::new(OsClock)).unwrap();
+    let one = || rig.append(vec![append(1, &[1; 1500])], Durability::Written);
+    one();
+    one();
+    gate.wait_until_reached();
+    // Each seals the one before it; the last waits for room.
+    for _ in 0..4 {
+        one();
+    }
+    let last = rig.begin(vec![append(1, &[1; 1500])], Durability::Written);
+    let (sender, closed) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rig.store.close();
+            sender.send(()).unwrap();
+        });
+        // The gate opens once closing has begun.
+        while !rig.store.is_closing() {
+            std::thread::yield_now();
+        }
+        gate.open();
+        closed.recv_timeout(Duration::from_secs(30)).expect("closing ends");
+    });
+    let results = last.recv_timeout(Duration::from_secs(30)).expect("an append completes");
+    assert!(results[0].is_ok(), "{results:?}");
+}
+
+/// Nobody hangs on a full disk: not those who write while nothing can be indexed.
+#[test]
+fn f16_writers_are_refused_and_do_not_hang_while_the_disk_is_too_full_to_index() {
+    let disk = MemoryDisk::new();
+    let options = Options { segment_bytes_max: 2048, ..Options::default() };
+    let rig = Rig::open_on(Arc::new(disk.clone()), options, Arc::new(OsClock)).unwrap();
+    let one = || rig.append(vec![append(1, &[1; 900])], Durability::Synced).remove(0);
+    one().unwrap();
+    disk.arm(Fault::FullAt(disk.held_bytes() + 20_000));
+    let mut refused = 0;
+    while refused < 5 {
+        match one() {
+            Ok(_) => {}
+            Err(AppendError::Disk(_)) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let log = rig.store.log(LogId(1));
+    let held = log.end();
+    assert_eq!(rig.read(LogId(1)).len() as u64, held.0, "reads go on");
+    assert_eq!(rig.store.stopped(), None);
+    disk.make_room();
+    // The thread that indexes tries again after a while.
+    while one().is_err() {
+        std::thread::yield_now();
+    }
+    assert!(log.end() > held);
+}
+
+/// Giving up makes room where there is room for a manifest; else it says what is missing.
+#[test]
+fn f16_room_is_made_on_a_full_disk_by_giving_up() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for _ in 0..100 {
+        rig.append(vec![append(1, &[1; 900]), append(2, &[2; 900])], Durability::Synced);
+    }
+    rig.store.tend().unwrap();
+    disk.arm(Fault::FullAt(disk.held_bytes()));
+    let error = rig.store.give_up(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert!(error.to_string().contains("journal/manifest, which takes"), "{error}");
+    assert_eq!(rig.store.log(LogId(1)).start(), Offset(0));
+    disk.arm(Fault::FullAt(disk.held_bytes() + 2000));
+    rig.store.give_up(&[(LogId(1), Offset(90)), (LogId(2), Offset(90))]).unwrap();
+    let full = disk.held_bytes();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+    }
+    assert!(disk.held_bytes() < full / 2, "{} of {full} are held", disk.held_bytes());
+    rig.append(vec![append(1, &[3; 900])], Durability::Synced).remove(0).unwrap();
+}
+
+/// A horizon behind what a crash leaves would have offsets given out again.
+#[test]
+fn f18_what_is_given_up_on_a_full_disk_was_synced_before() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { segment_frames_max: 4, ..options() };
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    for _ in 0..4 {
+        rig.append(vec![append(1, &[1; 900])], Durability::Written).remove(0).unwrap();
+    }
+    // Room for a manifest, and none for the header of a segment: the next append needs one.
+    disk.arm(Fault::FullAt(disk.held_bytes() + 2000));
+    rig.append(vec![append(1, &[1; 3000])], Durability::Written).remove(0).unwrap_err();
+    rig.store.give_up(&[(LogId(1), Offset(4))]).unwrap();
+    let crashed = disk.after_crash(|_| 0);
+    let log = Rig::open(&crashed, options, &clock).unwrap().store.log(LogId(1));
+    assert_eq!((log.start(), log.end()), (Offset(4), Offset(4)));
+}
