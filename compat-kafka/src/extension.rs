@@ -269,7 +269,7 @@ fn cut_answer(answer: &CutAnswer) -> Value {
 mod tests {
     use std::collections::BTreeMap;
 
-    use engine::{Batch, Durability, Engine, EngineOptions, Head, Payload};
+    use engine::{Batch, Durability, Engine, EngineOptions, Head, OffsetCommit, Payload};
     use hlc::UserTime;
     use kafka_records::HEADER_BYTES;
     use storage::disk::MemoryDisk;
@@ -282,9 +282,13 @@ mod tests {
 
     /// Kafka's face over an engine in memory with a topic `a` of one partition.
     async fn kafka() -> Arc<Kafka> {
+        kafka_with(EngineOptions::default()).await
+    }
+
+    async fn kafka_with(options: EngineOptions) -> Arc<Kafka> {
         let engine = Engine::open(
             Arc::new(MemoryDisk::new()),
-            EngineOptions::default(),
+            options,
             Arc::new(hlc::OsClock),
             Arc::new(KafkaFormat { unpacked_bytes_max: 1 << 20 }),
         );
@@ -321,6 +325,29 @@ mod tests {
     async fn moment(kafka: &Arc<Kafka>) -> String {
         let cut = json!({"op": "cut", "at": "s9999999999999", "when": "frontier"});
         answer(kafka, cut).await["at"].as_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn offsets_of_a_moment_before_their_horizon_are_refused_with_the_earliest_there_is() {
+        let offsets_retention = std::time::Duration::ZERO;
+        let kafka =
+            kafka_with(EngineOptions { offsets_retention, ..EngineOptions::default() }).await;
+        let early = moment(&kafka).await;
+        // What was committed within this millisecond is not old yet.
+        while !kafka.engine.give_up_old_groups().await.unwrap() {
+            let (topic, metadata) = ("a".to_owned(), String::new());
+            let commit =
+                OffsetCommit { topic, partition: 0, offset: 1, leader_epoch: -1, metadata };
+            kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
+        }
+        let refusal = answer(&kafka, json!({"op": "offsets", "at": early})).await["error"].take();
+        assert_eq!(refusal["code"], "before_history");
+        let message = refusal["message"].as_str().unwrap();
+        let (_, earliest) = message.split_once("they begin at ").unwrap();
+        let then = answer(&kafka, json!({"op": "offsets", "at": earliest})).await;
+        assert_eq!(then["groups"][0]["group"], "g", "{message}: {then}");
+        let pin = json!({"op": "pin", "name": "p", "at": early, "for_ms": DAY_MS});
+        assert_eq!(code(&kafka, pin).await, "before_history");
     }
 
     #[tokio::test]

@@ -9,7 +9,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use hlc::{Cut, Hlc};
-use parking_lot::RwLock;
 
 use crate::log::{LogId, Offset};
 
@@ -59,9 +58,6 @@ pub type Visit<'a, E> = &'a mut dyn FnMut(&[u8], Hlc, &[u8]) -> Result<(), E>;
 pub struct Catalog {
     db: sled::Db,
     directory: PathBuf,
-    /// Held for writing while the last sign of a key is removed. A walk is of no one moment: one that
-    /// has passed a key's value must not find the removal that follows it gone.
-    walking: RwLock<()>,
 }
 
 /// Changes that become visible together.
@@ -138,7 +134,7 @@ impl Catalog {
                 open().map_err(fail)?
             }
         };
-        Ok(Catalog { db, directory: directory.to_owned(), walking: RwLock::default() })
+        Ok(Catalog { db, directory: directory.to_owned() })
     }
 
     /// A catalog without a directory, for tests.
@@ -153,7 +149,7 @@ impl Catalog {
             .flush_every_ms(None)
             .open()
             .map_err(fail)?;
-        Ok(Catalog { db, directory: PathBuf::new(), walking: RwLock::default() })
+        Ok(Catalog { db, directory: PathBuf::new() })
     }
 
     fn fail(&self, source: sled::Error) -> CatalogError {
@@ -289,7 +285,6 @@ impl Catalog {
         cut: Cut,
         visit: Visit<'_, E>,
     ) -> Result<(), E> {
-        let _walking = self.walking.read_recursive();
         let mut from = prefix.to_vec();
         while let Some(key) = self.first_key(prefix, &from)? {
             // Behind all versions of the key, which go on with a zero.
@@ -327,11 +322,9 @@ impl Catalog {
         Ok(first.and_then(|(key, _)| split(&key).map(|(key, _)| key.to_vec())))
     }
 
-    /// Removes, of keys that begin with `prefix`, what no cut with a bound of `horizon` or later shows: versions below it that another one
-    /// below it supersedes, and of keys that had no value there, that they had none. Returns how many
-    /// versions were removed.
-    ///
-    /// A key of which somebody walks by at the moment may stay until the next time.
+    /// Removes, of keys that begin with `prefix`, what no cut with a bound of `horizon` or later shows:
+    /// versions below it that another one below it supersedes, and of keys that had no value there, that
+    /// they had none. Returns how many versions were removed.
     ///
     /// # Errors
     /// It cannot be read or written.
@@ -360,18 +353,12 @@ impl Catalog {
     }
 
     fn remove_pruned(&self, pruned: &mut Pruned) -> Result<(), CatalogError> {
-        let remove = |keys: &mut Vec<sled::IVec>| {
+        // In this order: a value never comes back because only its removal is gone.
+        for keys in [&mut pruned.superseded, &mut pruned.ended] {
             let mut batch = sled::Batch::default();
-            let count = keys.len() as u64;
+            pruned.count += keys.len() as u64;
             keys.drain(..).for_each(|key| batch.remove(key));
             self.db.apply_batch(batch).map_err(|error| self.fail(error))?;
-            Ok(count)
-        };
-        // In this order: a value never comes back because only its removal is gone.
-        pruned.count += remove(&mut pruned.superseded)?;
-        match self.walking.try_write() {
-            Some(_alone) => pruned.count += remove(&mut pruned.ended)?,
-            None => pruned.ended.clear(),
         }
         Ok(())
     }
@@ -402,14 +389,9 @@ impl Stored {
         self.name().is_some_and(|(own, _)| own == key)
     }
 
-    /// Its value, if it has one.
-    fn value(&self) -> Option<&[u8]> {
-        self.1.split_first().and_then(|(mark, value)| (*mark == 1).then_some(value))
-    }
-
     /// What it is stored under, if it says that its key has no value.
     fn removed(self) -> Option<sled::IVec> {
-        self.value().is_none().then_some(self.0)
+        (self.1.first() != Some(&1)).then_some(self.0)
     }
 }
 
@@ -515,18 +497,18 @@ mod tests {
         for horizon in 5..40 {
             let catalog = filled();
             let mut changes = Changes::default();
-            changes.put(b"b", at(12), None);
-            changes.put(b"b", at(35), Some(b"3"));
+            changes.put(b"ac", at(12), None);
+            changes.put(b"ac", at(35), Some(b"3"));
             catalog.apply(changes, Applied { position: 9, stamp: at(35) }).unwrap();
             let scans = || -> Vec<_> {
                 let cuts = (horizon..50).map(|ms| Cut::before(SysTime(ms)));
-                cuts.map(|cut| catalog.scan(b"", cut).unwrap()).collect()
+                cuts.map(|cut| catalog.scan(b"a", cut).unwrap()).collect()
             };
             let (before, count) = (scans(), catalog.version_count());
-            let removed = catalog.prune(b"", at(horizon)).unwrap();
+            let removed = catalog.prune(b"a", at(horizon)).unwrap();
             assert_eq!(scans(), before, "{horizon}");
             assert_eq!(catalog.version_count() as u64, count as u64 - removed);
-            assert_eq!(catalog.prune(b"", at(horizon)).unwrap(), 0, "{horizon}");
+            assert_eq!(catalog.prune(b"a", at(horizon)).unwrap(), 0, "{horizon}");
             assert_eq!(catalog.applied().unwrap().map(|applied| applied.position), Some(9));
         }
     }
@@ -536,21 +518,16 @@ mod tests {
         let catalog = Catalog::temporary().unwrap();
         let mut changes = Changes::default();
         for ms in 0..PRUNED_AT_ONCE as u64 * 3 {
-            changes.put(b"kept", at(ms), Some(b"v"));
-            changes.put(b"removed", at(ms), (ms % 7 != 0).then_some(b"v"));
+            changes.put(b"k-kept", at(ms), Some(b"v"));
+            changes.put(b"k-removed", at(ms), (ms % 7 != 0).then_some(b"v"));
         }
-        changes.put(b"removed", at(9999), None);
+        changes.put(b"k-removed", at(9999), None);
         catalog.apply(changes, Applied { position: 1, stamp: at(9999) }).unwrap();
-        catalog.prune(b"", at(9998)).unwrap();
+        catalog.prune(b"k", at(9998)).unwrap();
         assert_eq!(catalog.version_count(), 3);
-        // Somebody walks by: what would change under their feet stays.
-        let walking = catalog.walking.read();
-        catalog.prune(b"", at(10_000)).unwrap();
-        assert_eq!(catalog.version_count(), 2);
-        drop(walking);
-        assert_eq!(catalog.prune(b"", at(10_000)).unwrap(), 1);
-        let kept: Vec<_> = catalog.scan(b"", Cut::ALL).unwrap();
-        assert_eq!(kept, [(b"kept".to_vec(), at(PRUNED_AT_ONCE as u64 * 3 - 1), b"v".to_vec())]);
+        assert_eq!(catalog.prune(b"k", at(10_000)).unwrap(), 2);
+        let kept: Vec<_> = catalog.scan(b"k", Cut::ALL).unwrap();
+        assert_eq!(kept, [(b"k-kept".to_vec(), at(PRUNED_AT_ONCE as u64 * 3 - 1), b"v".to_vec())]);
     }
 
     #[test]

@@ -95,6 +95,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.deleted_topic_retention = value.time(Duration::ZERO, CENTURY)?;
         Ok(())
     }),
+    setting("storage.offsets-retention", "7d", |config, value| {
+        config.engine.offsets_retention = value.time(Duration::ZERO, CENTURY)?;
+        Ok(())
+    }),
     setting("storage.signing-key", "", |config, value| {
         config.engine.signing_key = match value.text() {
             "" => None,

@@ -53,6 +53,7 @@ fn every_default_is_a_value_and_gives_what_the_crates_themselves_take() {
     let engine = EngineOptions::default();
     assert_eq!(config.engine.pins_max, engine.pins_max);
     assert_eq!(config.engine.deleted_topic_retention, engine.deleted_topic_retention);
+    assert_eq!(config.engine.offsets_retention, engine.offsets_retention);
     assert_eq!(config.engine.cut_cache_bytes_max, engine.cut_cache_bytes_max);
     assert_eq!(config.kafka_face.groups, KafkaOptions::default().groups);
     assert_eq!(config.kafka.to_string(), "127.0.0.1:9092");
