@@ -213,7 +213,7 @@ impl FrameSource for SegmentPart<'_> {
         let to = self.place(self.position);
         match (&mut self.comparison, &found) {
             (Some(comparison), Some(Found::Frame(found))) => {
-                comparison.frame(found, from + FRAME_BYTES as u64, None)?;
+                comparison.journal_frame(found, from + FRAME_BYTES as u64)?;
             }
             (Some(comparison), Some(Found::Damaged { .. })) => comparison.damaged(from..to),
             // That the file ends too soon is told elsewhere.
@@ -235,8 +235,15 @@ fn run(
         Err(BoundError::Disk(error)) => return Err(error),
         Err(error) => journal.report.problem(error.to_string()),
     }
+    let known = journal.report.bound.map_or(0, |bound| bound.manifest);
     let manifest = match Manifest::read(disk) {
-        Ok(manifest) => manifest,
+        Ok(manifest) => {
+            let found = manifest.sequence;
+            if found < known {
+                journal.report.problem(ManifestError::Stale { found, known }.to_string());
+            }
+            manifest
+        }
         Err(ManifestError::Disk(error)) => return Err(error),
         Err(error) => {
             // What there should be is not known then; what there is can be read.

@@ -503,8 +503,9 @@ fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
     let crc = crc32c::crc32c_append(crc, &bad[at..at + 8]);
     bad[at - 8..at - 4].copy_from_slice(&crc.to_le_bytes());
     replace(&disk, name, &bad);
-    let healthy = storage::check::check(&disk, &mut |_| {}).unwrap();
-    assert_eq!(healthy.problems, [""; 0], "checksums do not tell");
+    let report = storage::check::check(&disk, &mut |_| {}).unwrap();
+    assert_eq!(report.problems.len(), 1, "checksums do not tell: {:?}", report.problems);
+    assert!(report.problems[0].contains("an index disagrees"), "{:?}", report.problems);
     let report = verified(&disk);
     let changed = verification(&report).first_changed().unwrap();
     assert_eq!((&changed.file, changed.position), (name, position));
@@ -662,14 +663,9 @@ fn f41_the_chain_goes_on_behind_what_was_given_up_as_a_whole() {
         rig.append(vec![one], Durability::Synced).remove(0).unwrap();
     }
     rig.store.tend().unwrap();
-    for _ in 0..3 {
-        rig.store.give_up(&[(LogId(0), rig.store.log(LogId(0)).end())]).unwrap();
-        rig.store.free().unwrap();
-    }
-    assert!(!has(&disk, ".filed").contains(&filed[0]), "there is another behind it");
     rig.store.close();
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
     let cut: Vec<bool> = verification(&report).proofs.iter().map(|proof| proof.is_cut).collect();
-    assert_eq!(cut, [true, true, true, false]);
+    assert_eq!(cut, [true, true, false, false]);
 }

@@ -46,37 +46,89 @@ impl<'a> Comparison<'a> {
         Ok(Comparison { index, logs, cursors, damaged, wrong, first_wrong })
     }
 
-    /// Compares a frame whose payload begins at `at` of the file. A frame that was filed says what the
-    /// chain is.
-    pub(super) fn frame(
+    /// Compares a frame of the journal, whose payload begins at `at` of the file: the next of its log.
+    pub(super) fn journal_frame(&mut self, found: &FoundFrame, at: u64) -> io::Result<()> {
+        let (log, base) = (found.frame.log, found.frame.base);
+        let next = match self.cursors.binary_search_by_key(&log, |cursor| cursor.run.log) {
+            Ok(place) => self.next_from(place, base)?.map(|number| (place, number)),
+            Err(_) => None,
+        };
+        match next {
+            Some((place, number)) => self.compare(place, number, found, at, None),
+            // An index that was made anew has nothing of what was given up.
+            None if is_freed(self.logs, log, end_of(found)) => Ok(()),
+            None => {
+                self.unknown(found);
+                Ok(())
+            }
+        }
+    }
+
+    /// The next entry of a run, if it begins at `base`; those before it have no frames.
+    fn next_from(&mut self, place: usize, base: Offset) -> io::Result<Option<u64>> {
+        loop {
+            let Cursor { run, next, .. } = &self.cursors[place];
+            let number = *next;
+            if number == run.entries().end {
+                return Ok(None);
+            }
+            let placed = self.index.entry(number)?;
+            if placed.entry.base >= base {
+                return Ok((placed.entry.base == base).then_some(number));
+            }
+            self.cursors[place].next += 1;
+            self.absent(place, &placed);
+        }
+    }
+
+    /// The number of the entry whose payload begins at `at` of a filed file, if there is one.
+    pub(super) fn entry_at(&self, at: u64) -> io::Result<Option<u64>> {
+        let all = 0..self.index.header.entries;
+        let number = self.index.partition_point(all.clone(), |placed| placed.at < at)?;
+        let is_there = number < all.end && self.index.entry(number)?.at == at;
+        Ok(is_there.then_some(number))
+    }
+
+    /// Compares a frame of a filed file with the entry of its place.
+    pub(super) fn filed_frame(
         &mut self,
+        number: u64,
+        found: &FoundFrame,
+        at: u64,
+        chain: u128,
+    ) -> io::Result<()> {
+        // Every entry has its run: that was seen to.
+        let after = self.cursors.partition_point(|cursor| cursor.run.first <= number);
+        let Some(place) = after.checked_sub(1) else { return Ok(()) };
+        while self.cursors[place].next < number {
+            let placed = self.index.entry(self.cursors[place].next)?;
+            self.cursors[place].next += 1;
+            self.absent(place, &placed);
+        }
+        self.compare(place, number, found, at, Some(chain))
+    }
+
+    fn compare(
+        &mut self,
+        place: usize,
+        number: u64,
         found: &FoundFrame,
         at: u64,
         chain: Option<u128>,
     ) -> io::Result<()> {
-        let frame = &found.frame;
-        let log = frame.log;
-        if let Ok(place) = self.cursors.binary_search_by_key(&log, |cursor| cursor.run.log) {
-            while self.cursors[place].next < self.cursors[place].run.entries().end {
-                let placed = self.index.entry(self.cursors[place].next)?;
-                if placed.entry.base > frame.base {
-                    break;
-                }
-                self.cursors[place].next += 1;
-                if placed.entry.base == frame.base {
-                    if !is_same(&placed, found, at, chain) {
-                        self.wrong(log, frame.base.0, "says something else than the frame");
-                    }
-                    return Ok(());
-                }
-                self.absent(place, &placed);
-            }
-        }
-        // An index that was made anew has nothing of what was given up.
-        if !is_freed(self.logs, log, end_of(found)) {
-            self.wrong(log, frame.base.0, "does not know the frame");
+        let placed = self.index.entry(number)?;
+        let cursor = &mut self.cursors[place];
+        cursor.next = number + 1;
+        let (log, base) = (cursor.run.log, placed.entry.base.0);
+        if log != found.frame.log || !is_same(&placed, found, at, chain) {
+            self.wrong(log, base, "says something else than the frame");
         }
         Ok(())
+    }
+
+    /// Says that the index has no entry for a frame, and should.
+    pub(super) fn unknown(&mut self, found: &FoundFrame) {
+        self.wrong(found.frame.log, found.frame.base.0, "does not know the frame");
     }
 
     /// Says that there are no frames at a place of the file, which is told elsewhere.
@@ -160,7 +212,8 @@ pub(super) fn end_of(found: &FoundFrame) -> Offset {
 fn is_same(placed: &Placed, found: &FoundFrame, at: u64, chain: Option<u128>) -> bool {
     let (entry, frame) = (&placed.entry, &found.frame);
     placed.at == at
-        && entry.frame() == found.position
+        && entry.position == found.position + FRAME_BYTES as u64
+        && entry.base == frame.base
         && chain.is_none_or(|chain| chain == entry.chain)
         && (entry.stamp, entry.count, entry.length) == (frame.stamp, frame.count, frame.length)
         && (entry.user_min, entry.user_max) == (frame.user_min, frame.user_max)

@@ -16,8 +16,8 @@ use super::indexes::{Horizons, Indexes, header_of, is_freed};
 use super::{FrameSource, Holding, Proofs, Report, read_frames};
 use crate::disk::Disk;
 use crate::filed::{
-    FILED_HEADER_BYTES, FILED_PREFIX_BYTES, FRONT_BYTES, FiledHeader, Gap, base_name, decode_front,
-    filed_name,
+    FILED_HEADER_BYTES, FILED_PREFIX_BYTES, FRONT_BYTES, FiledFrame, FiledHeader, Gap, base_name,
+    decode_front, filed_name,
 };
 use crate::history::HistoryError;
 use crate::journal::{
@@ -195,6 +195,8 @@ struct Standing {
     found: FoundFrame,
     at: u64,
     chain: u128,
+    /// Which entry of the index is that of its place, if the index can be used.
+    number: Option<u64>,
 }
 
 impl FrameSource for FiledReader<'_> {
@@ -236,6 +238,10 @@ impl FiledReader<'_> {
             let Some(front) = bytes.first_chunk::<FRONT_BYTES>().copied() else { break };
             let filed = decode_front(&front, at)
                 .filter(|filed| filed.at + u64::from(filed.frame.length) <= self.length);
+            let filed = match filed {
+                Some(filed) if self.is_one(&filed)? => Some(filed),
+                _ => None,
+            };
             let Some(filed) = filed else {
                 let is_zero = front[..PAYLOAD_ALIGN as usize] == [0; PAYLOAD_ALIGN as usize];
                 self.gap.get_or_insert_with(|| Gap::at(at)).take(at, is_zero);
@@ -248,13 +254,28 @@ impl FiledReader<'_> {
             let read = self.chunks.payload(filed.at, position, header, frame, go_on)?;
             let Ok(found) = read else { break };
             self.at = filed.at + padded(u64::from(frame.length));
-            return Ok(Some(Standing { found, at: filed.at, chain }));
+            let number = match &self.comparison {
+                Some(comparison) => comparison.entry_at(filed.at)?,
+                None => None,
+            };
+            return Ok(Some(Standing { found, at: filed.at, chain, number }));
         }
         Ok(None)
     }
 
+    /// Whether what looks like a frame is one. Bytes of a payload beside a hole may look like one; what
+    /// they cannot do is to have an entry.
+    fn is_one(&self, filed: &FiledFrame) -> io::Result<bool> {
+        let Some(comparison) = &self.comparison else { return Ok(true) };
+        if comparison.entry_at(filed.at)?.is_some() {
+            return Ok(true);
+        }
+        let log = filed.frame.log;
+        Ok(!comparison.has_freed(self.last_log.min(log)..=log)?)
+    }
+
     fn take(&mut self, standing: Standing) -> io::Result<()> {
-        let Standing { found, at, chain } = standing;
+        let Standing { found, at, chain, number } = standing;
         let (log, end) = (found.frame.log, end_of(&found));
         let front = at - FRONT_BYTES as u64;
         if let Some(gap) = self.gap.take() {
@@ -262,7 +283,10 @@ impl FiledReader<'_> {
         }
         self.last_log = log;
         if let Some(comparison) = &mut self.comparison {
-            comparison.frame(&found, at, Some(chain))?;
+            match number {
+                Some(number) => comparison.filed_frame(number, &found, at, chain)?,
+                None => comparison.unknown(&found),
+            }
         }
         // Of one that was given up, the header may be left over and the payload not.
         if found.payload_is_whole || !is_freed(self.logs, log, end) {

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use hlc::{Hlc, UserTime};
 
 use crate::disk::Disk;
-use crate::filed::{FILED_HEADER_BYTES, FiledHeader, base_name, filed_name, index_name};
-use crate::index::{BlockCache, Index, Run, Tip};
-use crate::journal::segment_name;
+use crate::filed::{
+    FILED_HEADER_BYTES, FRONT_BYTES, FiledHeader, base_name, filed_name, index_name,
+};
+use crate::index::{BlockCache, Index, Placed, Run, Tip};
+use crate::journal::{SEGMENT_HEADER_BYTES, padded, segment_name};
 use crate::log::{Entry, LogId, Offset};
 use crate::manifest::{Horizon, Manifest};
 use crate::part::Layout;
@@ -46,8 +48,17 @@ struct Expected {
     name: String,
     start: u64,
     end: u64,
-    /// Of a base, entries of which were taken out.
-    is_base: bool,
+    of: Of,
+}
+
+/// What an index belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Frames by position, from there on.
+    Segment(u64),
+    Filed,
+    /// Filed too, and entries were taken out.
+    Base,
 }
 
 impl<'a> Indexes<'a> {
@@ -63,12 +74,12 @@ impl<'a> Indexes<'a> {
         // The first has none before it, and logs begin there.
         let mut before = Some(None);
         for part in &manifest.parts {
-            let data = match part.layout {
-                Layout::Journal => segment_name(part.start),
-                Layout::Filed { generation } => filed_name(part.start, generation),
+            let (data, of) = match part.layout {
+                Layout::Journal => (segment_name(part.start), Of::Segment(part.start)),
+                Layout::Filed { generation } => (filed_name(part.start, generation), Of::Filed),
             };
             let (name, start, end) = (index_name(&data), part.start, part.end);
-            let expected = Expected { name, start, end, is_base: false };
+            let expected = Expected { name, start, end, of };
             let index = indexes.take(&expected, &manifest.logs, progress)?;
             if let (Some(before), Some(index)) = (&before, &index)
                 && let Some(what) = differs_from(before.as_ref(), index, &manifest.logs)?
@@ -82,7 +93,7 @@ impl<'a> Indexes<'a> {
             let data = base_name(*log, horizon.base);
             // Where the stretch ends stands in the data file only; one that is not there is told of.
             let Some(FiledHeader { start, end, .. }) = header_of(disk, &data)? else { continue };
-            let expected = Expected { name: index_name(&data), start, end, is_base: true };
+            let expected = Expected { name: index_name(&data), start, end, of: Of::Base };
             indexes.take(&expected, &none, progress)?;
         }
         Ok(indexes)
@@ -139,7 +150,13 @@ impl<'a> Indexes<'a> {
             ));
             return Ok(None);
         }
-        if let Some(what) = contradiction(&index, logs, expected.is_base)? {
+        let contradiction = match contradiction(&index, logs, expected.of) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Some("a run has entries that are not there".to_owned())
+            }
+            contradiction => contradiction?,
+        };
+        if let Some(what) = contradiction {
             self.disagrees(name, &what);
             return Ok(None);
         }
@@ -160,10 +177,10 @@ pub(super) fn header_of(disk: &dyn Disk, name: &str) -> io::Result<Option<FiledH
 }
 
 /// What an index that is whole says against itself.
-fn contradiction(index: &Index, logs: &Horizons, is_base: bool) -> io::Result<Option<String>> {
+fn contradiction(index: &Index, logs: &Horizons, of: Of) -> io::Result<Option<String>> {
     let header = index.header;
     let (mut entries, mut last_log) = (0, None);
-    let mut stamps: Option<(Hlc, Hlc)> = None;
+    let mut walked = Walked { of, logs, stamps: None, log: LogId(0), end: FILED_HEADER_BYTES };
     for number in 0..header.runs {
         let run = index.run_at(number)?;
         if last_log >= Some(run.log) {
@@ -172,7 +189,7 @@ fn contradiction(index: &Index, logs: &Horizons, is_base: bool) -> io::Result<Op
         if run.first != entries {
             return Ok(Some(format!("entries lie between its runs, at log {}", run.log.0)));
         }
-        if let Some(what) = contradiction_in(index, &run, logs, is_base, &mut stamps)? {
+        if let Some(what) = walked.run(index, &run)? {
             return Ok(Some(format!("{what}, of log {}", run.log.0)));
         }
         (entries, last_log) = (run.entries().end, Some(run.log));
@@ -180,58 +197,85 @@ fn contradiction(index: &Index, logs: &Horizons, is_base: bool) -> io::Result<Op
     if entries != header.entries {
         return Ok(Some("it has entries of no log".to_owned()));
     }
-    let said = (header.first_stamp, header.last_stamp);
-    Ok((stamps.unwrap_or_default() != said)
-        .then(|| "its stamps are not those of its entries".to_owned()))
+    let is_said = walked.stamps.unwrap_or_default() == (header.first_stamp, header.last_stamp);
+    Ok((!is_said).then(|| "its stamps are not those of its entries".to_owned()))
 }
 
-/// The same of one run.
-fn contradiction_in(
-    index: &Index,
-    run: &Run,
-    logs: &Horizons,
-    is_base: bool,
-    stamps: &mut Option<(Hlc, Hlc)>,
-) -> io::Result<Option<String>> {
-    let wrong = |what: &str, base: Offset| Ok(Some(format!("{what} at offset {}", base.0)));
-    let mut before: Option<Entry> = None;
-    let mut peak = UserTime(i64::MIN);
-    for number in run.entries() {
-        let entry = index.entry(number)?.entry;
-        let expected = before.map_or(run.base, |before| before.end());
-        if entry.base < expected || (entry.base > expected && !is_base) {
-            return wrong("its entries do not follow one another", entry.base);
-        }
-        peak = peak.max(entry.user_max);
-        if entry.user_peak != peak {
-            return wrong("the largest user time is wrong", entry.base);
-        }
-        if let Some(before) = before {
-            if entry.stamp <= before.stamp {
-                return wrong("stamps do not rise", entry.base);
+/// An index, entry by entry.
+struct Walked<'a> {
+    of: Of,
+    logs: &'a Horizons,
+    stamps: Option<(Hlc, Hlc)>,
+    /// The log of the entry before, and where its payload ends in a filed file.
+    log: LogId,
+    end: u64,
+}
+
+impl Walked<'_> {
+    fn run(&mut self, index: &Index, run: &Run) -> io::Result<Option<String>> {
+        let mut before: Option<Entry> = None;
+        let mut peak = UserTime(i64::MIN);
+        for number in run.entries() {
+            let placed = index.entry(number)?;
+            let entry = placed.entry;
+            peak = peak.max(entry.user_max);
+            let wrong = match before {
+                _ if entry.user_peak != peak => Some("the largest user time is wrong"),
+                _ if !self.may_stand(run.log, &placed) => Some("the payload is elsewhere"),
+                Some(before) => self.follows(&before, &entry),
+                None if entry.base != run.base && self.of != Of::Base => Some("a run begins late"),
+                None => None,
+            };
+            if let Some(what) = wrong {
+                return Ok(Some(format!("{what} at offset {}", entry.base.0)));
             }
-            if entry.bytes != before.bytes + u64::from(entry.length) {
-                return wrong("the count of bytes is wrong", entry.base);
-            }
-            if !is_base && entry.chain != Entry::link(before.chain, &entry) {
-                return wrong("the chain is broken", entry.base);
-            }
+            let (first, last) = self.stamps.unwrap_or((entry.stamp, entry.stamp));
+            self.stamps = Some((first.min(entry.stamp), last.max(entry.stamp)));
+            before = Some(entry);
         }
-        let (first, last) = stamps.unwrap_or((entry.stamp, entry.stamp));
-        *stamps = Some((first.min(entry.stamp), last.max(entry.stamp)));
-        before = Some(entry);
+        let Some(last) = before else {
+            // Filing leaves out what was given up.
+            let is_lawful = run.tip.end == run.base
+                || (run.tip.end > run.base && is_freed(self.logs, run.log, run.tip.end));
+            return Ok(
+                (!is_lawful).then(|| format!("entries are left out at offset {}", run.base.0))
+            );
+        };
+        let is_last =
+            run.tip == Tip::of(&last, run.tip.user_peak.max(peak)) && run.user_max == peak;
+        Ok((!is_last).then(|| "a run does not end with its last entry".to_owned()))
     }
-    let Some(last) = before else {
-        // Filing leaves out what was given up.
-        let is_lawful = run.tip.end == run.base
-            || (run.tip.end > run.base && is_freed(logs, run.log, run.tip.end));
-        return if is_lawful { Ok(None) } else { wrong("entries are left out", run.base) };
-    };
-    let tip = Tip::of(&last, run.tip.user_peak.max(peak));
-    if run.tip != tip || run.user_max != peak {
-        return wrong("a run does not end with its last entry", last.base);
+
+    /// Whether the payload may be where an entry says that it is.
+    fn may_stand(&mut self, log: LogId, placed: &Placed) -> bool {
+        let Placed { entry, at } = placed;
+        if let Of::Segment(start) = self.of {
+            return entry.position.checked_sub(start) == at.checked_sub(SEGMENT_HEADER_BYTES);
+        }
+        // Frames follow one another, but where space was given back.
+        let next = self.end + FRONT_BYTES as u64;
+        let has_freed = || self.logs.range(self.log..=log).any(|(_, h)| h.freed.end > Offset(0));
+        let may_stand = *at == next || (*at > next && has_freed());
+        self.log = log;
+        self.end = at.saturating_add(padded(u64::from(entry.length)));
+        may_stand
     }
-    Ok(None)
+
+    /// How an entry does not follow the one before it.
+    fn follows(&self, before: &Entry, entry: &Entry) -> Option<&'static str> {
+        let is_base = self.of == Of::Base;
+        if entry.base < before.end() || (entry.base > before.end() && !is_base) {
+            return Some("entries do not follow one another");
+        }
+        if entry.stamp <= before.stamp {
+            return Some("stamps do not rise");
+        }
+        if entry.bytes != before.bytes + u64::from(entry.length) {
+            return Some("the count of bytes is wrong");
+        }
+        let is_linked = is_base || entry.chain == Entry::link(before.chain, entry);
+        (!is_linked).then_some("the chain is broken")
+    }
 }
 
 /// What an index says of how far logs had come before it, against the index before it.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::History;
+use crate::disk::Disk;
 use crate::filed::{FILED_PREFIX_BYTES, index_name};
 use crate::index::{Run, Tip, bisect};
 use crate::journal::FRAME_BYTES;
