@@ -1,14 +1,16 @@
-//! Verifying a data directory: every frame of the journal, the bound file, and, if asked to, that
-//! history is what the proofs say.
+//! Verifying a data directory: every frame of the journal, the indexes of them, the bound file, and, if
+//! asked to, that history is what the proofs say.
 //!
 //! A check goes on behind what is damaged: it finds the next frame, so that one run names every
 //! damaged place. What is damage and what the lawful end of a crash is decided as a start does it, by
 //! what the rest of the directory knows to have been on stable storage.
 
+mod compared;
 mod filed;
+mod indexes;
 mod proofs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,18 +18,21 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
+use crate::filed::{base_name, filed_name, index_name};
 use crate::history::HistoryError;
 use crate::journal::{
-    Damage, Found, FoundFrame, FrameError, FrameReader, RecoverError, SEGMENT_HEADER_BYTES,
-    SegmentHeader, segment_name, segment_start,
+    Damage, FRAME_BYTES, Found, FoundFrame, FrameError, FrameReader, RecoverError,
+    SEGMENT_HEADER_BYTES, SegmentHeader, segment_name, segment_start,
 };
 use crate::log::LogId;
-use crate::manifest::{Manifest, ManifestError};
+use crate::manifest::{MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::Layout;
-use crate::proof::VerifyingKey;
-use crate::timekeeper::{Bound, BoundError, BoundFile};
+use crate::proof::{VerifyingKey, proof_start};
+use crate::timekeeper::{BOUND_FILE, Bound, BoundError, BoundFile};
 
+use compared::Comparison;
 use filed::Filed;
+use indexes::Indexes;
 pub use proofs::{Change, Changed, ProofVerdict, Proofs, Verification};
 
 /// How many problems are told; more are counted.
@@ -48,6 +53,10 @@ pub struct Report {
     pub segments: usize,
     /// Files of frames that were filed by log.
     pub filed: usize,
+    /// Files of indexes.
+    pub indexes: usize,
+    /// Files that nothing names: a crash may leave some, and the next start removes those.
+    pub leftovers: Vec<String>,
     /// The first and the last stamp.
     pub stamps: Option<(Hlc, Hlc)>,
     /// What the bound file says.
@@ -72,7 +81,8 @@ impl Report {
     }
 }
 
-/// Reads everything; changes nothing. `progress` is told of each frame's end position.
+/// Reads everything; changes nothing. `progress` is told how many bytes of data files and indexes have
+/// been read.
 ///
 /// # Errors
 /// The disk fails.
@@ -112,6 +122,9 @@ pub trait FrameSource {
     /// What should be in it.
     fn holding(&self) -> Holding;
 
+    /// How far the file has been read, in bytes.
+    fn read_to(&self) -> u64;
+
     /// The next of its frames, with its leaf if there are proofs, or damaged places. Those are places
     /// of the journal, or of the file where it does not stand by position.
     ///
@@ -120,13 +133,15 @@ pub trait FrameSource {
     fn next_found(&mut self) -> io::Result<Option<Found>>;
 }
 
-/// Compares all frames of a file with their proofs, and shows each to `visit`.
+/// Compares all frames of a file with their proofs, and shows each to `visit`. `progress` is told how
+/// far the file has been read.
 ///
 /// # Errors
 /// The disk fails.
 pub fn read_frames(
     part: &mut dyn FrameSource,
     mut proofs: Option<&mut Proofs<'_>>,
+    progress: &mut dyn FnMut(u64),
     visit: &mut dyn FnMut(&Found),
 ) -> io::Result<()> {
     let holding = part.holding();
@@ -135,6 +150,7 @@ pub fn read_frames(
             proofs.compare(part.name(), found, &holding)?;
         }
         visit(&found);
+        progress(part.read_to());
     }
     if let (Some(proofs), Holding::Every(span)) = (proofs, holding) {
         proofs.end_complete(part.name(), span)?;
@@ -158,6 +174,16 @@ struct SegmentFile {
 struct SegmentPart<'a> {
     segment: &'a SegmentFile,
     frames: FrameReader,
+    /// The position behind what was found last.
+    position: u64,
+    comparison: Option<Comparison<'a>>,
+}
+
+impl SegmentPart<'_> {
+    /// Where a position lies in the file.
+    fn place(&self, position: u64) -> u64 {
+        position - self.segment.start + SEGMENT_HEADER_BYTES
+    }
 }
 
 impl FrameSource for SegmentPart<'_> {
@@ -172,8 +198,29 @@ impl FrameSource for SegmentPart<'_> {
         }
     }
 
+    fn read_to(&self) -> u64 {
+        self.place(self.position)
+    }
+
     fn next_found(&mut self) -> io::Result<Option<Found>> {
-        self.frames.next_found()
+        let found = self.frames.next_found()?;
+        let from = self.place(self.position);
+        self.position = match &found {
+            Some(Found::Frame(found)) => found.frame.end(found.position),
+            Some(Found::Damaged { until, .. }) => *until,
+            None => self.position,
+        };
+        let to = self.place(self.position);
+        match (&mut self.comparison, &found) {
+            (Some(comparison), Some(Found::Frame(found))) => {
+                comparison.journal_frame(found, from + FRAME_BYTES as u64)?;
+            }
+            (Some(comparison), Some(Found::Damaged { .. })) => comparison.damaged(from..to),
+            // That the file ends too soon is told elsewhere.
+            (Some(comparison), None) => comparison.damaged(to..u64::MAX),
+            (None, _) => {}
+        }
+        Ok(found)
     }
 }
 
@@ -188,8 +235,15 @@ fn run(
         Err(BoundError::Disk(error)) => return Err(error),
         Err(error) => journal.report.problem(error.to_string()),
     }
+    let known = journal.report.bound.map_or(0, |bound| bound.manifest);
     let manifest = match Manifest::read(disk) {
-        Ok(manifest) => manifest,
+        Ok(manifest) => {
+            let found = manifest.sequence;
+            if found < known {
+                journal.report.problem(ManifestError::Stale { found, known }.to_string());
+            }
+            manifest
+        }
         Err(ManifestError::Disk(error)) => return Err(error),
         Err(error) => {
             // What there should be is not known then; what there is can be read.
@@ -197,6 +251,12 @@ fn run(
             Manifest::default()
         }
     };
+    journal.report.leftovers = leftovers(disk, &manifest)?;
+    let mut done = 0;
+    let mut indexes = Indexes::read(disk, &manifest, &mut |bytes| {
+        done += bytes;
+        progress(done);
+    })?;
     let segments = segment_files(disk)?;
     let has_files = !segments.is_empty();
     let segments = journal.expected(segments, &manifest);
@@ -216,18 +276,34 @@ fn run(
         if proofs.is_some() {
             frames = frames.with_leaves();
         }
-        let mut part = SegmentPart { segment, frames };
-        read_frames(&mut part, proofs.as_mut(), &mut |found| {
-            progress(journal.found(&segment.name, found));
+        let is_indexed = segment.start < manifest.indexed_to;
+        let index = if is_indexed { indexes.of(&segment.name, segment.start)? } else { None };
+        let comparison = index.map(|index| Comparison::new(index, &manifest.logs)).transpose()?;
+        let position = segment.start;
+        let mut part = SegmentPart { segment, frames, position, comparison };
+        let tell = &mut |bytes| progress(done + bytes);
+        read_frames(&mut part, proofs.as_mut(), tell, &mut |found| {
+            journal.found(&segment.name, found);
         })?;
+        let disagrees = part.comparison.map(Comparison::finish).transpose()?;
+        if let Some((index, what)) = disagrees.flatten() {
+            indexes.disagrees(&index, &what);
+        }
         journal.ends(segment);
+        done += segment.limit - segment.start + SEGMENT_HEADER_BYTES;
     }
     let mut filed = Filed::default();
-    for part in filed::parts(disk, &manifest, proofs.is_some()) {
-        filed.read(part, proofs.as_mut())?;
+    for part in filed::parts(&manifest) {
+        let tell = &mut |bytes| progress(done + bytes);
+        let proofs = proofs.as_mut();
+        done += filed.read(&part, disk, &manifest.logs, &mut indexes, proofs, tell)?;
     }
     let mut report = journal.judge(&segments, has_files, manifest.indexed_to)?;
     filed.add_to(&mut report);
+    report.indexes = indexes.count;
+    for problem in indexes.problems {
+        report.problem(problem);
+    }
     match proofs {
         None => Ok(report),
         Some(proofs) => conclude(report, proofs, &segments),
@@ -248,6 +324,30 @@ fn conclude(
     }
     report.verification = Some(verification);
     Ok(report)
+}
+
+/// Files of the directory that nothing names.
+fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> io::Result<Vec<String>> {
+    let mut named: BTreeSet<String> = BTreeSet::new();
+    let parts = manifest.parts.iter().map(|part| match part.layout {
+        Layout::Journal => segment_name(part.start),
+        Layout::Filed { generation } => filed_name(part.start, generation),
+    });
+    let bases = manifest.logs.iter().filter(|(_, horizon)| horizon.base > 0);
+    for data in parts.chain(bases.map(|(log, horizon)| base_name(*log, horizon.base))) {
+        named.insert(index_name(&data));
+        named.insert(data);
+    }
+    let is_known = |name: &str| {
+        named.contains(name)
+            || segment_start(name).is_some_and(|start| start >= manifest.indexed_to)
+            || proof_start(name).is_some()
+            || [BOUND_FILE, MANIFEST_FILE].contains(&name)
+    };
+    let mut leftovers: Vec<String> =
+        disk.list()?.into_iter().filter(|name| !is_known(name)).collect();
+    leftovers.sort();
+    Ok(leftovers)
 }
 
 /// All files that are segments by name, by position.
@@ -332,8 +432,8 @@ impl Journal {
         expected
     }
 
-    /// Takes note of what was found, and returns where it ends.
-    fn found(&mut self, file: &str, found: &Found) -> u64 {
+    /// Takes note of what was found.
+    fn found(&mut self, file: &str, found: &Found) {
         match found {
             Found::Frame(found) => {
                 if !found.payload_is_whole {
@@ -347,7 +447,6 @@ impl Journal {
                 self.end = *until;
             }
         }
-        self.end
     }
 
     fn frame(&mut self, found: &FoundFrame) {

@@ -192,9 +192,9 @@ impl FiledWriter {
 /// Bytes that are no frame. Space that was given back reads as zeros, in whole blocks, with rests of
 /// frames around it; what is not beside such a hole is damage.
 pub(crate) struct Gap {
-    from: u64,
+    pub(crate) from: u64,
     zeros_from: u64,
-    is_hole: bool,
+    pub(crate) is_hole: bool,
 }
 
 impl Gap {

@@ -11,6 +11,8 @@
 //! - Checksums notice accidents, and whoever changes a file can make them right again. Leaves notice
 //!   that too, unless the proofs are forged with them; then the signature does, or, without one, a
 //!   head (the newest chain value) that somebody wrote down elsewhere.
+//! - A proof of whose frames none is kept is cut down to its header. The chain goes on through it, and
+//!   its leaves are gone with what they spoke of.
 //! - The newest proofs, taken away together with their segments, leave a shorter history that is whole.
 //!   Only a head known from elsewhere tells.
 
@@ -29,6 +31,7 @@ pub use layout::{
     PROOF_BLOCK_BYTES, PROOF_ENTRIES_PER_BLOCK, PROOF_HEADER_BYTES, ProofHeader, Signature,
 };
 pub use reader::{Leaf, Mismatch, Proof, ProofError};
+pub(crate) use write::cut_proof;
 pub use write::{WriteProofError, chain_before, write_proof};
 
 use crate::journal::FRAME_BYTES;

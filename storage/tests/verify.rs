@@ -503,8 +503,9 @@ fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
     let crc = crc32c::crc32c_append(crc, &bad[at..at + 8]);
     bad[at - 8..at - 4].copy_from_slice(&crc.to_le_bytes());
     replace(&disk, name, &bad);
-    let healthy = storage::check::check(&disk, &mut |_| {}).unwrap();
-    assert_eq!(healthy.problems, [""; 0], "checksums do not tell");
+    let report = storage::check::check(&disk, &mut |_| {}).unwrap();
+    assert_eq!(report.problems.len(), 1, "checksums do not tell: {:?}", report.problems);
+    assert!(report.problems[0].contains("an index disagrees"), "{:?}", report.problems);
     let report = verified(&disk);
     let changed = verification(&report).first_changed().unwrap();
     assert_eq!((&changed.file, changed.position), (name, position));
@@ -549,8 +550,100 @@ fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
     assert!(has(&disk, ".filed").len() < 3);
     let report = verified(&disk);
     assert_eq!(report.problems, [""; 0]);
-    assert_eq!(verification(&report).proofs.len(), 3);
-    assert!(verification(&report).head().is_some());
+    let verification = verification(&report);
+    assert_eq!(verification.proofs.len(), 3);
+    assert!(verification.head().is_some());
+    // Proofs of what is gone are cut, and only those.
+    let filed = has(&disk, ".filed");
+    for proof in &verification.proofs {
+        let is_gone = !filed.iter().any(|name| name.starts_with(&format!("{:020}.", proof.start)));
+        let is_short = disk.bytes(&proof.file).len() == PROOF_HEADER_BYTES;
+        assert_eq!((proof.is_cut, is_short), (is_gone, is_gone), "{}", proof.file);
+    }
+}
+
+#[test]
+fn f41_a_start_cuts_the_proofs_that_a_crash_left_and_a_whole_chain_stays() {
+    let disk = a_filed_store();
+    let before: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).end()));
+    rig.store.tend().unwrap();
+    rig.store.give_up(&starts).unwrap();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+    }
+    rig.store.close();
+    let after: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
+    // The last part stays, whatever was given up.
+    let cut = after.iter().map(|bytes| bytes.len() == PROOF_HEADER_BYTES);
+    assert_eq!(cut.collect::<Vec<_>>(), [true, true, false]);
+    // As if the machine had stopped before one of them was cut.
+    let names = has(&disk, ".proof");
+    replace(&disk, &names[1], &before[1]);
+    assert_eq!(verified(&disk).problems, [""; 0]);
+    Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+    let again: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
+    assert_eq!(again, after);
+    let report = verified(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    let cut = verification(&report).proofs.iter().map(|proof| proof.is_cut);
+    assert_eq!(cut.collect::<Vec<_>>(), [true, true, false]);
+    // One of them gone, or another's: the chain tells.
+    disk.remove(&names[1]).unwrap();
+    assert_eq!(verified(&disk).problems.len(), 1);
+}
+
+#[test]
+fn f41_leaves_that_were_cut_off_although_their_frames_are_here_are_a_problem() {
+    for disk in [a_proved_store(), a_filed_store()] {
+        let name = proof_name(position(1, 0));
+        let bytes = disk.bytes(&name);
+        replace(&disk, &name, &bytes[..PROOF_HEADER_BYTES]);
+        let report = verified(&disk);
+        assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+        assert!(report.problems[0].contains("cut off"), "{:?}", report.problems);
+        assert!(report.problems[0].starts_with(&name), "{:?}", report.problems);
+        assert_eq!(verification(&report).verified(), 16);
+        // A start does not prove them anew: who changed them would have their proof.
+        let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+        rig.store.tend().unwrap();
+        rig.store.close();
+        assert_eq!(disk.bytes(&name).len(), PROOF_HEADER_BYTES);
+    }
+}
+
+#[test]
+fn f41_nothing_is_freed_before_it_is_proved() {
+    let disk = MemoryDisk::new();
+    let unproved = Options { proofs: false, ..options() };
+    let rig = Rig::open(&disk, unproved, &manual_clock()).unwrap();
+    for index in 0..PER_SEGMENT as u8 * 3 + 2 {
+        rig.append(vec![append(0, &[index; PAYLOAD])], Durability::Synced).remove(0).unwrap();
+    }
+    rig.store.tend().unwrap();
+    rig.store.close();
+    assert_eq!((has(&disk, ".proof").len(), has(&disk, ".journal").len()), (0, 4));
+    // Proofs are switched on, and two segments are given up before there are any.
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    rig.store.give_up(&[(LogId(0), Offset(2 * PER_SEGMENT as u64))]).unwrap();
+    for _ in 0..3 {
+        assert_eq!(rig.store.free().unwrap(), storage::Freed::default());
+    }
+    assert_eq!(has(&disk, ".journal").len(), 4);
+    rig.store.tend().unwrap();
+    assert_eq!(has(&disk, ".proof").len(), 3);
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+    }
+    assert_eq!((has(&disk, ".journal").len(), has(&disk, ".filed").len()), (2, 0));
+    rig.store.close();
+    let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    let verification = verification(&report);
+    assert_eq!(verification.verified(), PER_SEGMENT as u64);
+    let cut: Vec<bool> = verification.proofs.iter().map(|proof| proof.is_cut).collect();
+    assert_eq!(cut, [true, true, false]);
 }
 
 #[test]
@@ -563,7 +656,8 @@ fn f41_the_chain_goes_on_behind_what_was_given_up_as_a_whole() {
         rig.store.free().unwrap();
         rig.store.tend().unwrap();
     }
-    assert_eq!(has(&disk, ".filed"), [""; 0], "nothing is left of what the proofs speak of");
+    let filed = has(&disk, ".filed");
+    assert_eq!(filed.len(), 1, "the last part stays, and is empty: {filed:?}");
     for index in 0..PER_SEGMENT as u8 {
         let one = append(u64::from(index % 3), &[index; PAYLOAD]);
         rig.append(vec![one], Durability::Synced).remove(0).unwrap();
@@ -572,5 +666,6 @@ fn f41_the_chain_goes_on_behind_what_was_given_up_as_a_whole() {
     rig.store.close();
     let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
     assert_eq!(report.problems, [""; 0]);
-    assert_eq!(verification(&report).proofs.len(), 4);
+    let cut: Vec<bool> = verification(&report).proofs.iter().map(|proof| proof.is_cut).collect();
+    assert_eq!(cut, [true, true, false, false]);
 }

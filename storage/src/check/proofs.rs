@@ -70,6 +70,8 @@ pub struct ProofVerdict {
     pub first_changed: Option<Changed>,
     /// Whether it was being written when the machine stopped.
     pub is_unfinished: bool,
+    /// Whether its leaves were cut off, for nothing was kept of what they spoke of.
+    pub is_cut: bool,
     /// What is wrong with the proof itself.
     pub faults: Vec<String>,
 }
@@ -129,6 +131,8 @@ struct ProofFile {
     verdict: Option<ProofVerdict>,
     /// The leaf that the next frame of a complete part has to match.
     next_index: u64,
+    /// Whether a frame was found that its proof has no leaves for any more.
+    has_orphans: bool,
 }
 
 /// The proofs of a directory, opened one at a time as frames call for them.
@@ -155,7 +159,7 @@ impl<'a> Proofs<'a> {
         let mut starts: Vec<u64> =
             disk.list()?.into_iter().filter_map(|name| proof_start(&name)).collect();
         starts.sort_unstable();
-        let file = |start| ProofFile { start, verdict: None, next_index: 0 };
+        let file = |start| ProofFile { start, verdict: None, next_index: 0, has_orphans: false };
         Ok(Proofs {
             disk,
             keys,
@@ -172,6 +176,10 @@ impl<'a> Proofs<'a> {
     pub fn compare(&mut self, part: &str, found: &FoundFrame, holding: &Holding) -> io::Result<()> {
         let Some(index) = self.covering(found.position)? else { return Ok(()) };
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
+        if proof.is_cut() {
+            self.cannot_compare(index, holding);
+            return Ok(());
+        }
         let leaf = proof.leaf(found.position).map_err(disk_error)?;
         let change = match leaf {
             None => Some(Change::Added),
@@ -199,6 +207,23 @@ impl<'a> Proofs<'a> {
         Ok(())
     }
 
+    /// Leaves are cut off only where nothing is kept: that a frame is here and has none is somebody's
+    /// doing, unless compaction put it here.
+    fn cannot_compare(&mut self, index: usize, holding: &Holding) {
+        if *holding == Holding::Rewritten {
+            self.rewritten += 1;
+            return;
+        }
+        let ProofFile { verdict, has_orphans, .. } = &mut self.files[index];
+        if let Some(verdict) = verdict
+            && !std::mem::replace(has_orphans, true)
+        {
+            verdict
+                .faults
+                .push("its leaves were cut off, and frames of it are still here".to_owned());
+        }
+    }
+
     /// Says that a part has ended that holds every frame of `span`.
     ///
     /// # Errors
@@ -206,12 +231,16 @@ impl<'a> Proofs<'a> {
     pub fn end_complete(&mut self, part: &str, span: Range<u64>) -> io::Result<()> {
         let Some(index) = self.covering(span.start)? else { return Ok(()) };
         let Some((_, proof)) = &self.open else { return Ok(()) };
-        let header = *proof.header();
+        let (header, is_cut) = (*proof.header(), proof.is_cut());
         if header.start == span.start && header.end != span.end {
             let fault = format!("it ends where the segment does not. segment={}", span.end);
             if let Some(verdict) = &mut self.files[index].verdict {
                 verdict.faults.push(fault);
             }
+        }
+        if is_cut {
+            self.cannot_compare(index, &Holding::Every(span));
+            return Ok(());
         }
         self.miss(index, header.count, part)
     }
@@ -338,7 +367,8 @@ fn judge(start: u64, proof: &Proof, keys: &[VerifyingKey]) -> ProofVerdict {
     }
     let checks = [proof.verify_chain(None), proof.verify_signature(keys)];
     faults.extend(checks.into_iter().filter_map(Result::err).map(|fault| fault.to_string()));
-    ProofVerdict { header: Some(header), faults, ..ProofVerdict::of(start) }
+    let is_cut = proof.is_cut();
+    ProofVerdict { header: Some(header), is_cut, faults, ..ProofVerdict::of(start) }
 }
 
 impl ProofVerdict {
@@ -351,6 +381,7 @@ impl ProofVerdict {
             changed: 0,
             first_changed: None,
             is_unfinished: false,
+            is_cut: false,
             faults: Vec::new(),
         }
     }

@@ -13,6 +13,7 @@ use crate::journal::FRAME_BYTES;
 use crate::log::{Beginning, LogId, Offset};
 use crate::manifest::Horizon;
 use crate::part::{Layout, Part};
+use crate::proof::cut_proof;
 
 /// What a round of freeing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,9 +100,9 @@ impl History {
         let mut freed = Freed::default();
         self.settle_manifest()?;
         self.remove_files(&mut reclaiming.unnamed, &mut freed)?;
-        let due = self.due(&reclaiming.settled);
+        let mut due = self.due(&reclaiming.settled);
         if !due.is_empty() {
-            let mut gone = self.free_runs(&due, &mut freed)?;
+            let mut gone = self.free_runs(&mut due, &mut freed)?;
             let removed = self.remove_files(&mut gone, &mut freed);
             reclaiming.unnamed.append(&mut gone);
             removed?;
@@ -149,15 +150,15 @@ impl History {
             .collect()
     }
 
-    /// Frees what is due; the data files that are not named any more.
+    /// Frees what is due, as far as it is proved; the data files that are not named any more.
     fn free_runs(
         &self,
-        due: &HashMap<LogId, Offset>,
+        due: &mut HashMap<LogId, Offset>,
         freed: &mut Freed,
     ) -> io::Result<Vec<String>> {
         let mut touched: HashSet<u64> = HashSet::new();
         let parts = self.parts.all();
-        for (id, to) in due {
+        for (id, to) in due.iter_mut() {
             let from = self.log(*id).horizon().punched_to;
             let first = bisect(0..parts.len() as u64, |nth| {
                 Ok(parts[nth as usize].run(*id)?.is_none_or(|run| run.tip.end <= from))
@@ -167,6 +168,11 @@ impl History {
                 if run.tip.end > *to {
                     break;
                 }
+                if run.count > 0 && !self.is_proved(part) {
+                    // Without its frames there would be no proof of it, and the chain would end here.
+                    *to = run.base;
+                    break;
+                }
                 if run.count > 0 {
                     touched.insert(part.start);
                     part.set_settled(false);
@@ -174,12 +180,16 @@ impl History {
                 }
             }
         }
+        due.retain(|id, to| *to > self.log(*id).horizon().punched_to);
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
         // The last part has what the stage remembers, and stays. Once it was filed it is empty, and goes
         // when there is another behind it.
         let mut gone = Vec::new();
         for part in parts.iter().rev().skip(1) {
             let may_go = touched.contains(&part.start) || part.index().header.entries == 0;
-            if may_go && !self.is_alive(part, due)? {
+            if may_go && self.is_proved(part) && !self.is_alive(part, due)? {
                 gone.push(Arc::clone(part));
             }
         }
@@ -188,7 +198,7 @@ impl History {
             let mut manifest = self.manifest.lock();
             let mut next = manifest.clone();
             next.parts.retain(|listed| !gone.iter().any(|part| part.start == listed.start));
-            for (id, to) in due {
+            for (id, to) in due.iter() {
                 let horizon = next.logs.entry(*id).or_default();
                 horizon.punched_to = horizon.punched_to.max(*to);
             }
@@ -196,7 +206,7 @@ impl History {
             self.parts.change(|parts| {
                 parts.retain(|part| !gone.iter().any(|gone| gone.start == part.start))
             });
-            for (id, to) in due {
+            for (id, to) in due.iter() {
                 let log = self.log(*id);
                 let horizon = log.horizon();
                 let punched_to = horizon.punched_to.max(*to);
@@ -204,7 +214,12 @@ impl History {
                 log.set_beginning(Beginning { horizon, base: log.base() });
             }
         }
-        // Their proofs stay: the chain runs through them.
+        // Their proofs stay, for the chain runs through them, but not their leaves.
+        for part in &gone {
+            if let Err(error) = cut_proof(&*self.disk, part.start) {
+                tracing::warn!(%error, "a proof is not cut; the next start does it");
+            }
+        }
         Ok(gone.iter().map(|part| part.data().name.clone()).collect())
     }
 

@@ -224,7 +224,7 @@ pub(super) fn rebuild(
     let mut found: BTreeMap<LogId, Vec<Placed>> = BTreeMap::new();
     match listed.layout {
         Layout::Journal => entries_of_journal(listed, data, &mut found)?,
-        Layout::Filed { .. } => entries_of_filed(data, &mut found)?,
+        Layout::Filed { .. } => entries_of_filed(data, manifest, &mut found)?,
     }
     let mut tips: BTreeMap<LogId, Tip> = BTreeMap::new();
     if let Some(before) = before {
@@ -280,15 +280,25 @@ pub(super) fn rebuild(
     builder.finish(state)
 }
 
-fn entries_of_filed(data: &DataFile, found: &mut BTreeMap<LogId, Vec<Placed>>) -> io::Result<()> {
+fn entries_of_filed(
+    data: &DataFile,
+    manifest: &Manifest,
+    found: &mut BTreeMap<LogId, Vec<Placed>>,
+) -> io::Result<()> {
+    let damaged = |at: Option<u64>| at.map_or(Ok(()), |at| Err(data.damaged(at, "a frame")));
     let mut walk = FiledWalk::new(data)?;
+    let mut before_is_freed = false;
     while let Some(filed) = walk.next()? {
         let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
         entry.chain = filed.chain;
+        // Of a frame that was given up the header may be left over: what follows it is what is left of a
+        // hole, which may be too short to be told for one.
+        damaged(walk.damaged.take().filter(|_| !before_is_freed))?;
+        before_is_freed = entry.end() <= manifest.horizon(filed.frame.log).freed.end;
         found.entry(filed.frame.log).or_default().push(Placed { entry, at: filed.at });
     }
     // It may have been the last of a run: nothing behind it would tell.
-    walk.damaged.map_or(Ok(()), |at| Err(data.damaged(at, "a frame")))
+    damaged(walk.damaged.take().filter(|_| !before_is_freed))
 }
 
 fn entries_of_journal(

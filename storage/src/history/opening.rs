@@ -18,6 +18,7 @@ use crate::journal::{Segment, Segments, segment_name};
 use crate::log::{Base, Beginning, LogId};
 use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::{Indexed, Layout, Part, Parts};
+use crate::proof::{cut_proof, proof_start};
 
 /// Why what is sealed cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -279,7 +280,22 @@ impl Opened {
                 removed += 1;
             }
         }
-        if removed > 0 { disk.sync_names() } else { Ok(()) }
+        if removed > 0 {
+            disk.sync_names()?;
+        }
+        self.cut_unnamed_proofs(disk)
+    }
+
+    /// Cuts the leaves off the proofs of stretches of which nothing is kept, where a crash came between.
+    fn cut_unnamed_proofs(&self, disk: &dyn Disk) -> io::Result<()> {
+        let named: HashSet<u64> = self.parts.iter().map(|part| part.start).collect();
+        let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
+        for start in starts.filter(|start| *start < self.manifest.indexed_to) {
+            if !named.contains(&start) {
+                cut_proof(disk, start)?;
+            }
+        }
+        Ok(())
     }
 
     /// Goes on with what was opened.

@@ -113,6 +113,7 @@ pub struct Leaf {
 /// bytes a block in memory, and one block.
 pub struct Proof {
     header: ProofHeader,
+    is_cut: bool,
     file: Arc<dyn DiskFile>,
     /// The position of each block's first entry.
     firsts: Vec<u64>,
@@ -127,7 +128,8 @@ impl std::fmt::Debug for Proof {
 }
 
 impl ProofHeader {
-    /// Reads the header of a proof, and sees that it is one of a file of this length.
+    /// Reads the header of a proof, and sees that it is one of a file of this length, or of one whose
+    /// leaves were cut off.
     ///
     /// # Errors
     /// [`ProofError`].
@@ -147,7 +149,7 @@ impl ProofHeader {
         let expected = header.blocks().saturating_mul(PROOF_BLOCK_BYTES as u64);
         let expected = expected.saturating_add(BLOCKS_AT);
         let found = file.length()?;
-        if found != expected {
+        if found != expected && found != BLOCKS_AT {
             return Err(ProofError::Length { expected, found });
         }
         Ok(header)
@@ -161,10 +163,14 @@ impl Proof {
     /// [`ProofError`].
     pub fn open(file: Arc<dyn DiskFile>) -> Result<Proof, ProofError> {
         let header = ProofHeader::read(&*file)?;
-        // Bounded by the file's length, which was compared.
-        let firsts = Vec::with_capacity(header.blocks() as usize);
-        let mut proof = Proof { header, file, firsts, folded: header.before, held: None };
-        proof.walk()?;
+        let is_cut = header.count > 0 && file.length()? == BLOCKS_AT;
+        let (firsts, folded) = (Vec::new(), header.before);
+        let mut proof = Proof { header, is_cut, file, firsts, folded, held: None };
+        if !is_cut {
+            // Bounded by the file's length, which was compared.
+            proof.firsts.reserve(header.blocks() as usize);
+            proof.walk()?;
+        }
         Ok(proof)
     }
 
@@ -207,6 +213,12 @@ impl Proof {
         &self.header
     }
 
+    /// Whether its leaves were cut off: nothing is kept any more of what they spoke of. It has none
+    /// then, and its header stands for them in the chain.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
     /// Whether it continues the chain that ended with `before`, if that is known, and whether its
     /// leaves lead to its end.
     ///
@@ -217,7 +229,7 @@ impl Proof {
         let expected = if self.header.start == 0 { Some(Digest::BIRTH) } else { before };
         match expected {
             Some(expected) if expected != found => Err(Mismatch::Before { expected, found }),
-            _ if self.folded != self.header.after => {
+            _ if !self.is_cut && self.folded != self.header.after => {
                 Err(Mismatch::Leaves { expected: self.header.after, found: self.folded })
             }
             _ => Ok(()),
@@ -264,7 +276,7 @@ impl Proof {
     /// # Errors
     /// As [`Proof::leaf`].
     pub fn leaf_at(&mut self, index: u64) -> Result<Option<Leaf>, ProofError> {
-        if index >= self.header.count {
+        if index >= self.header.count || self.is_cut {
             return Ok(None);
         }
         let entries = self.block(index / PROOF_ENTRIES_PER_BLOCK as u64)?;

@@ -126,7 +126,7 @@ fn every_flipped_bit_of_a_proof_is_noticed() {
         bad[at] ^= 1 << (at % 8);
         assert!(open(&bad).is_err(), "byte {at}");
     }
-    for length in [0, 8, 255, 256, good.len() - 1, good.len() + 1] {
+    for length in [0, 8, 255, 257, good.len() - 1, good.len() + 1] {
         let mut bad = good.clone();
         bad.resize(length, 0);
         assert!(open(&bad).is_err(), "length {length}");
@@ -135,6 +135,31 @@ fn every_flipped_bit_of_a_proof_is_noticed() {
     let mut bad = good.clone();
     bad[256..].rotate_left(PROOF_BLOCK_BYTES);
     assert!(matches!(open(&bad), Err(ProofError::Block { index: 0 })));
+}
+
+#[test]
+fn g15_a_proof_that_was_cut_keeps_chain_and_signature_and_has_no_leaves() {
+    let (_, end, good) = segment(&[5; 110], Some(&key()));
+    let disk = MemoryDisk::new();
+    put(&disk, &proof_name(800), &good);
+    assert!(cut_proof(&disk, 800).unwrap());
+    assert!(!cut_proof(&disk, 800).unwrap(), "there is nothing left to cut");
+    assert!(!cut_proof(&disk, 900).unwrap(), "there is none");
+    assert_eq!(disk.bytes(&proof_name(800)), good[..256]);
+    let mut proof = Proof::open(disk.open(&proof_name(800)).unwrap()).unwrap();
+    assert!(proof.is_cut() && !open(&good).unwrap().is_cut());
+    assert_eq!(proof.header(), open(&good).unwrap().header());
+    assert_eq!(proof.verify_signature(&[key().verifying_key()]), Ok(()));
+    assert_eq!(proof.verify_chain(Some(Digest([9; 32]))), Ok(()));
+    assert!(proof.verify_chain(Some(Digest([1; 32]))).is_err());
+    assert_eq!((proof.leaf(800).unwrap(), proof.leaf_at(0).unwrap()), (None, None));
+    assert_eq!(chain_before(&disk, end).unwrap(), Some(proof.header().after));
+    // What is no whole proof is not cut.
+    let mut bad = good.clone();
+    bad[9] ^= 1;
+    put(&disk, &proof_name(800), &bad);
+    assert!(!cut_proof(&disk, 800).unwrap());
+    assert_eq!(disk.bytes(&proof_name(800)), bad);
 }
 
 #[test]
@@ -296,7 +321,7 @@ proptest! {
             let _ = proof.verify_chain(None);
             let _ = proof.verify_signature(&[]);
             for index in 0..proof.header().count {
-                prop_assert!(proof.leaf_at(index).unwrap().is_some());
+                prop_assert_eq!(proof.leaf_at(index).unwrap().is_none(), proof.is_cut());
             }
         }
     }

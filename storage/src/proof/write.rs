@@ -124,6 +124,32 @@ fn put(file: &dyn DiskFile, bytes: &[u8], at: u64) -> io::Result<u64> {
     Ok(at + bytes.len() as u64)
 }
 
+/// Cuts the leaves off the proof of the stretch that begins at `start`, of which nothing is kept any
+/// more; whether there were any. One that cannot be used stays as it is.
+///
+/// # Errors
+/// The disk fails.
+pub(crate) fn cut_proof(disk: &dyn Disk, start: u64) -> io::Result<bool> {
+    let file = match disk.open(&proof_name(start)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        file => file?,
+    };
+    if file.length()? <= BLOCKS_AT {
+        return Ok(false);
+    }
+    match ProofHeader::read(&*file) {
+        Ok(_) => {}
+        Err(ProofError::Disk(error)) => return Err(error),
+        Err(error) => {
+            tracing::warn!(start, %error, "a proof cannot be used, and stays as it is");
+            return Ok(false);
+        }
+    }
+    file.truncate(BLOCKS_AT)?;
+    file.sync()?;
+    Ok(true)
+}
+
 /// The chain where the segment at `start` begins: where the proof before it ends. `None` if that
 /// proof is missing or not finished; it has to be written first.
 ///

@@ -1,0 +1,302 @@
+//! A check compares indexes with everything that they repeat, and tells space that was given back from
+//! frames that are lost.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+
+use harness::{Rig, append, manual_clock};
+use storage::check::Report;
+use storage::disk::{Disk, MemoryDisk};
+use storage::{Durability, LogId, Offset, Options};
+
+const BLOCK: usize = 4096;
+const PAYLOAD: usize = 9000;
+/// The prefix and the header of a frame that was filed, and its payload.
+const FILED_FRAME: usize = 112 + PAYLOAD;
+const LOGS: u64 = 3;
+const PER_SEGMENT: u64 = 12;
+
+fn options() -> Options {
+    let segment_bytes_max = (80 + PAYLOAD as u64) * PER_SEGMENT;
+    Options { segment_bytes_max, tended_by_hand: true, proofs: false, ..Options::default() }
+}
+
+/// Three logs in turn, in three segments that are sealed and filed and one that is not.
+fn a_store() -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    for index in 0..PER_SEGMENT * 3 + 2 {
+        let one = append(index % LOGS, &[index as u8 + 1; PAYLOAD]);
+        rig.append(vec![one], Durability::Synced).remove(0).unwrap();
+    }
+    rig.store.tend().unwrap();
+    rig.store.close();
+    drop(rig);
+    // What was replaced is removed at the next start.
+    Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+    let report = checked(&disk);
+    assert_eq!((report.problems, report.leftovers), (vec![], vec![]));
+    assert_eq!((report.segments, report.filed, report.indexes), (1, 3, 3));
+    disk
+}
+
+/// The same, as it was sealed: one log, so that filing gains nothing.
+fn an_unfiled_store() -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    for index in 0..PER_SEGMENT * 3 + 2 {
+        let one = append(7, &[index as u8 + 1; PAYLOAD]);
+        rig.append(vec![one], Durability::Synced).remove(0).unwrap();
+    }
+    rig.store.tend().unwrap();
+    rig.store.close();
+    let report = checked(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!((report.segments, report.filed, report.indexes), (4, 0, 3));
+    disk
+}
+
+fn checked(disk: &MemoryDisk) -> Report {
+    let mut told = 0;
+    let report = storage::check::check(disk, &mut |bytes| {
+        assert!(bytes >= told, "progress does not go back: {bytes} behind {told}");
+        told = bytes;
+    });
+    let report = report.unwrap();
+    let is_data = |name: &&String| {
+        [".journal", ".filed", ".index"].iter().any(|ending| name.ends_with(ending))
+    };
+    let all: usize =
+        names(disk, "").iter().filter(is_data).map(|name| disk.bytes(name).len()).sum();
+    assert!(told <= all as u64, "{told} of {all}");
+    report
+}
+
+fn names(disk: &MemoryDisk, ending: &str) -> Vec<String> {
+    let mut names = disk.list().unwrap();
+    names.retain(|name| name.ends_with(ending));
+    names.sort();
+    names
+}
+
+fn replace(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
+    let _ = disk.remove(name);
+    disk.create(name).unwrap().write_at(&mut [IoSlice::new(bytes)], 0).unwrap();
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+/// Makes the checksum of each block of an index right again.
+fn make_whole(bytes: &mut [u8], start: u64) {
+    for (number, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        let crc = crc32c::crc32c(&start.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &(number as u64).to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &block[4..]);
+        block[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// The one problem there is; it names `file`, and says that nothing is lost.
+fn assert_soft(disk: &MemoryDisk, file: &str, what: &str) {
+    let problems = checked(disk).problems;
+    assert_eq!(problems.len(), 1, "{what}: {problems:?}");
+    assert!(problems[0].contains(&format!("file={file}")), "{what}: {problems:?}");
+    assert!(problems[0].contains("it is soft"), "{what}: {problems:?}");
+}
+
+#[test]
+fn every_byte_of_every_index_is_compared_and_a_wrong_one_is_a_problem_that_is_soft() {
+    for good in [a_store(), an_unfiled_store()] {
+        for name in names(&good, ".index") {
+            for at in (0..good.bytes(&name).len()).step_by(61) {
+                let disk = good.after_kill();
+                disk.rot(&name, at, 0x20);
+                assert_soft(&disk, &name, &format!("byte {at}"));
+            }
+            let disk = good.after_kill();
+            disk.remove(&name).unwrap();
+            assert_soft(&disk, &name, "removed");
+            let bytes = good.bytes(&name);
+            let other = names(&good, ".index").into_iter().find(|other| *other != name).unwrap();
+            for bad in [&bytes[..BLOCK], &[], &good.bytes(&other)[..]] {
+                replace(&disk, &name, bad);
+                assert_soft(&disk, &name, "another");
+            }
+            // A start makes a lost one anew.
+            disk.remove(&name).unwrap();
+            Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+            assert_eq!(checked(&disk).problems, [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
+    for good in [a_store(), an_unfiled_store()] {
+        for (nth, name) in names(&good, ".index").into_iter().enumerate() {
+            let bytes = good.bytes(&name);
+            let start = u64_at(&bytes, 24);
+            let (entries, runs) = (u64_at(&bytes, 40) as usize, u64_at(&bytes, 48) as usize);
+            assert!(entries == PER_SEGMENT as usize && runs <= LOGS as usize);
+            // Entries stand in block 1, runs in block 2; the header has stamps behind the counts. How
+            // much the stage remembers of what it has not said is its own affair.
+            let header = (8..80).filter(|at| !(20..24).contains(at) && !(56..64).contains(at));
+            let entries =
+                (0..entries).flat_map(|nth| (0..97).map(move |at| BLOCK + 8 + nth * 104 + at));
+            let runs =
+                (0..runs).flat_map(|nth| (0..92).map(move |at| 2 * BLOCK + 8 + nth * 104 + at));
+            // Every field of each, and not every byte of each field.
+            let fields = header.chain(entries).chain(runs).filter(|at| at % 4 == nth);
+            for at in fields {
+                let disk = good.after_kill();
+                let mut bad = bytes.clone();
+                bad[at] ^= 1;
+                make_whole(&mut bad, start);
+                replace(&disk, &name, &bad);
+                let problems = checked(&disk).problems;
+                assert!(!problems.is_empty(), "byte {at} of {name}");
+                // Where the index after it goes on from what is wrong, it may be that which is named.
+                for problem in &problems {
+                    assert!(problem.contains("it is soft"), "byte {at} of {name}: {problems:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A store in which log 1 was given up, so that the middle third of each filed file is a hole.
+fn a_store_with_holes() -> MemoryDisk {
+    let disk = a_store();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    rig.store.give_up(&[(LogId(1), Offset(12))]).unwrap();
+    let mut punched = 0;
+    for _ in 0..3 {
+        punched += rig.store.free().unwrap().punched_bytes;
+    }
+    assert!(punched as usize > 3 * 3 * PAYLOAD, "{punched}");
+    rig.store.close();
+    disk
+}
+
+#[test]
+fn space_that_was_given_back_is_no_damage_and_a_frame_lost_in_or_beside_it_is() {
+    let good = a_store_with_holes();
+    let report = checked(&good);
+    assert_eq!(report.problems, [""; 0], "rests of frames around a hole are lawful");
+    for name in names(&good, ".filed") {
+        for frame in 0..PER_SEGMENT as usize {
+            let is_given_up = (4..8).contains(&frame);
+            let disk = good.after_kill();
+            let mut bytes = disk.bytes(&name);
+            let at = 64 + frame * FILED_FRAME;
+            bytes[at..at + FILED_FRAME].fill(0);
+            replace(&disk, &name, &bytes);
+            let problems = checked(&disk).problems;
+            assert_eq!(problems.len(), usize::from(!is_given_up), "frame {frame}: {problems:?}");
+            for problem in problems {
+                assert!(problem.contains(&format!("file={name}, at={at}")), "{problem}");
+                assert!(!problem.contains("soft"), "{problem}");
+            }
+        }
+        // Cut off behind a frame, so that every frame that is there is whole.
+        let disk = good.after_kill();
+        let bytes = disk.bytes(&name);
+        replace(&disk, &name, &bytes[..64 + 10 * FILED_FRAME]);
+        let problems = checked(&disk).problems;
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains(&format!("at={}", 64 + 10 * FILED_FRAME)), "{problems:?}");
+        // Without the index, a hole is still one, and what is zero elsewhere is not.
+        let index = name.replace(".filed", ".index");
+        let disk = good.after_kill();
+        disk.rot(&index, BLOCK + 100, 1);
+        assert_soft(&disk, &index, "a hole");
+        let mut bytes = disk.bytes(&name);
+        bytes[64 + FILED_FRAME..64 + 2 * FILED_FRAME].fill(0);
+        replace(&disk, &name, &bytes);
+        assert_eq!(checked(&disk).problems.len(), 2, "{:?}", checked(&disk).problems);
+    }
+    // Made anew, an index knows nothing of what was given up.
+    for index in names(&good, ".index") {
+        good.remove(&index).unwrap();
+    }
+    Rig::open(&good, options(), &manual_clock()).unwrap().store.close();
+    assert_eq!(checked(&good).problems, [""; 0]);
+}
+
+#[test]
+fn a_hole_where_nothing_was_given_up_is_damage() {
+    let good = a_store();
+    for name in names(&good, ".filed") {
+        let disk = good.after_kill();
+        let file = disk.open(&name).unwrap();
+        file.punch(4 * BLOCK as u64..8 * BLOCK as u64).unwrap();
+        let report = checked(&disk);
+        assert!(!report.problems.is_empty());
+        for problem in &report.problems {
+            assert!(problem.contains("a filed file is damaged"), "{problem}");
+        }
+    }
+}
+
+#[test]
+fn files_that_nothing_names_are_mentioned_and_no_problem() {
+    let disk = a_store();
+    let left =
+        ["00000000000000000000.9.filed", "00000000000000000000.9.index", "manifest.new", "x"];
+    for name in left {
+        replace(&disk, name, b"left");
+    }
+    let report = checked(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(report.leftovers.iter().map(String::as_str).collect::<BTreeSet<_>>(), left.into());
+    // All but what is none of ours go at the next start.
+    Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+    assert_eq!(checked(&disk).leftovers, ["x"]);
+}
+
+#[test]
+fn the_rest_of_a_frame_beside_a_short_hole_is_neither_damage_nor_in_the_way_of_a_new_index() {
+    // Runs that are a little longer than a block: what is given back of them is one block.
+    const SHORT: usize = 2600;
+    let mut short_holes = 0;
+    for lead in (0..4096).step_by(328) {
+        let disk = MemoryDisk::new();
+        let segment_bytes_max = 3 * (80 + 4096) + 6 * (80 + SHORT as u64);
+        let options = Options { segment_bytes_max, ..options() };
+        let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+        let append = |log: u64, length: usize| {
+            rig.append(vec![append(log, &vec![7; length])], Durability::Synced).remove(0).unwrap();
+        };
+        append(0, lead);
+        for _ in 0..3 {
+            append(1, SHORT);
+            append(2, SHORT);
+        }
+        for _ in 0..8 {
+            append(3, 4096);
+        }
+        rig.store.tend().unwrap();
+        rig.store.give_up(&[(LogId(1), Offset(3))]).unwrap();
+        let punched: u64 = (0..3).map(|_| rig.store.free().unwrap().punched_bytes).sum();
+        short_holes += u64::from(punched == 4096);
+        let before = rig.all((0..4).filter(|log| *log != 1).map(LogId));
+        rig.store.close();
+        drop(rig);
+        Rig::open(&disk, options, &manual_clock()).unwrap().store.close();
+        assert_eq!(checked(&disk).problems, [""; 0], "{lead}");
+        for index in names(&disk, ".index") {
+            disk.remove(&index).unwrap();
+        }
+        let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+        assert_eq!(rig.all((0..4).filter(|log| *log != 1).map(LogId)), before, "{lead}");
+        rig.store.close();
+        assert_eq!(checked(&disk).problems, [""; 0], "{lead}");
+    }
+    assert!(short_holes > 3, "{short_holes}");
+}
