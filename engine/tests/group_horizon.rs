@@ -1,5 +1,7 @@
 //! How far back offsets and groups can be read, against a model that forgets nothing (TIME.md 6).
 
+#![allow(clippy::unwrap_used, reason = "all of it is a test")]
+
 mod rig;
 
 use std::collections::BTreeMap;
