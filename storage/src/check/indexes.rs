@@ -197,7 +197,12 @@ fn contradiction(index: &Index, logs: &Horizons, of: Of) -> io::Result<Option<St
     if entries != header.entries {
         return Ok(Some("it has entries of no log".to_owned()));
     }
-    let is_said = walked.stamps.unwrap_or_default() == (header.first_stamp, header.last_stamp);
+    // Entries may have been left out of a filed file, or its stretch have lost them all.
+    let (first, last) = walked.stamps.unwrap_or((header.first_stamp, header.last_stamp));
+    let is_said = match walked.of {
+        Of::Segment(_) => (header.first_stamp, header.last_stamp) == (first, last),
+        Of::Filed | Of::Base => header.first_stamp <= first && last <= header.last_stamp,
+    };
     Ok((!is_said).then(|| "its stamps are not those of its entries".to_owned()))
 }
 

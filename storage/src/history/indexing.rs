@@ -252,9 +252,6 @@ pub(super) fn rebuild(
     }
     let name = anew(&index_name(&data.name));
     let mut builder = IndexBuilder::create(disk, &name, listed.start, listed.end)?;
-    if let Some(before) = before {
-        builder.widen(before.header.last_stamp, before.header.last_stamp);
-    }
     for log in tips.keys().chain(found.keys()).copied().collect::<std::collections::BTreeSet<_>>() {
         let horizon = manifest.horizon(log);
         let mut tip = tips.get(&log).copied().unwrap_or(Tip::NONE);
@@ -279,6 +276,10 @@ pub(super) fn rebuild(
             tip = Tip::of(entry, tip.user_peak.max(entry.user_max));
             builder.entry(placed)?;
         }
+    }
+    // Parts are told apart by their stamps, also when nothing is left in one.
+    if let (Some(before), true) = (before, builder.is_empty()) {
+        builder.widen(before.header.last_stamp, before.header.last_stamp);
     }
     builder.finish(state)
 }

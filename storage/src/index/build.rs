@@ -126,6 +126,11 @@ impl IndexBuilder {
         Ok(())
     }
 
+    /// Whether it has no entry.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
     /// Says which stamps the stretch had before entries were left out; or, with what it may have
     /// had at the least, where that is not known.
     pub(crate) fn widen(&mut self, first: Hlc, last: Hlc) {
