@@ -255,6 +255,10 @@ pub(super) fn rebuild(
     for log in tips.keys().chain(found.keys()).copied().collect::<std::collections::BTreeSet<_>>() {
         let horizon = manifest.horizon(log);
         let mut tip = tips.get(&log).copied().unwrap_or(Tip::NONE);
+        // It was made later.
+        if tip == Tip::NONE && !found.contains_key(&log) {
+            continue;
+        }
         builder.begin(log, tip);
         for mut placed in found.remove(&log).unwrap_or_default() {
             let entry = &mut placed.entry;
