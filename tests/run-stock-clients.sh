@@ -13,7 +13,8 @@ trap stop EXIT
 
 mkfifo "$data/ready"
 target/release/freezeframe serve --data-dir "$data/store" --kafka 127.0.0.1:0 --zookeeper off --http 127.0.0.1:0 \
-    --set group.initial.rebalance.delay.ms=0 >"$data/ready" 2>"$data/log" &
+    --set group.initial.rebalance.delay.ms=0 \
+    --set storage.segment-bytes=1MiB --set log.cleaner.backoff.ms=200 --set log.segment.delete.delay.ms=1000 >"$data/ready" 2>"$data/log" &
 server=$!
 read -r -t 30 line <"$data/ready" || { cat "$data/log"; exit 1; }
 kafka=$(sed -n 's/.*kafka=\([^ ]*\).*/\1/p' <<<"$line")

@@ -33,6 +33,7 @@ public final class Main {
             new Scenario(cluster, steps, "t-java-" + options.get("run")).run(options.containsKey("moments"));
             new GroupSteps(cluster, steps, options.get("run")).run();
             new AdminSteps(cluster, steps, options.get("run")).run();
+            new CompactionSteps(cluster, steps, options.get("run")).run();
         }
         System.exit(steps.failures() == 0 ? 0 : 1);
     }
