@@ -19,6 +19,9 @@ use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, entry_of};
 use crate::manifest::{Listed, Manifest};
 use crate::part::{Indexed, Layout, Part};
 
+/// How far each log has come in a segment, and the segment's index.
+type Written = (Vec<(Arc<Log>, Tip)>, Arc<Index>);
+
 impl History {
     /// Indexes the segment that was sealed first; whether there was one.
     ///
@@ -77,7 +80,7 @@ impl History {
         segment: &Arc<Segment>,
         end: u64,
         name: &str,
-    ) -> io::Result<(Vec<(Arc<Log>, Tip)>, Arc<Index>)> {
+    ) -> io::Result<Written> {
         let mut builder = IndexBuilder::create(&*self.disk, name, segment.start, end)?;
         let mut tips = Vec::new();
         for log in self.logs() {
