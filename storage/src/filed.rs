@@ -3,6 +3,8 @@
 //! A frame in such a file says by itself where in the journal it stood and what its log's chain was,
 //! so that the index can be made again from the file alone. `docs/FORMAT.md` has the layout.
 
+mod frames;
+
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use crate::disk::{BLOCK_BYTES, Disk, DiskFile, create_anew};
 use crate::index::Placed;
 use crate::journal::{FRAME_BYTES, Frame, PAYLOAD_ALIGN, StagedBlocks, padded};
 use crate::log::{Entry, LogId};
+pub use frames::{FiledFound, FiledFrames};
 
 /// The length of the file's header.
 pub const FILED_HEADER_BYTES: u64 = 64;
@@ -36,6 +39,27 @@ pub fn base_name(log: LogId, generation: u64) -> String {
 pub fn index_name(data: &str) -> String {
     let stem = data.rsplit_once('.').map_or(data, |(stem, _)| stem);
     format!("{stem}.index")
+}
+
+/// Whether a file of this name is a filed data file, or would be.
+pub fn is_filed_name(name: &str) -> bool {
+    name.strip_suffix(".filed").is_some_and(|stem| {
+        let numbers = stem.strip_prefix("log-").unwrap_or(stem).split_once('.');
+        numbers.is_some_and(|(start, generation)| {
+            start.len() == 20 && is_number(start) && is_number(generation)
+        })
+    })
+}
+
+/// Whether a file of this name is an index, or would be.
+pub fn is_index_name(name: &str) -> bool {
+    name.strip_suffix(".index").is_some_and(|stem| {
+        (stem.len() == 20 && is_number(stem)) || is_filed_name(&format!("{stem}.filed"))
+    })
+}
+
+fn is_number(digits: &str) -> bool {
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// What the first bytes of a filed data file say.

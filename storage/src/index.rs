@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use hlc::Hlc;
 
-use crate::disk::{Disk, read_exact_at};
+use crate::disk::{Disk, DiskFile, read_exact_at};
 use crate::log::LogId;
 pub use blocks::BlockCache;
 use blocks::{Blocks, CONTENT_BYTES, INDEX_BLOCK_BYTES, LEAD_BYTES, open_block, seal_block};
@@ -33,6 +33,8 @@ const MAGIC: &[u8; 8] = b"FFINDEX1";
 const VERSION: u32 = 1;
 /// How many records a block holds.
 const RECORDS: u64 = (CONTENT_BYTES / RECORD_BYTES) as u64;
+/// No store has more logs than this.
+const RUNS_MAX: u64 = 1 << 40;
 /// No stage remembers more than this.
 const STATE_BYTES_MAX: u64 = 1 << 30;
 
@@ -99,6 +101,7 @@ impl IndexHeader {
         let known = &bytes[8..16] == MAGIC && bytes[16..20] == VERSION.to_le_bytes();
         let lawful = header.start == start
             && header.end >= start
+            && header.runs <= RUNS_MAX
             && header.entries <= (header.end - start) / 8 + header.runs
             && header.state_bytes.is_none_or(|bytes| bytes <= STATE_BYTES_MAX);
         (known && lawful).then_some(header)
@@ -113,9 +116,9 @@ impl IndexHeader {
     }
 
     /// The length of the whole file.
-    fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         let state = self.state_bytes.unwrap_or(0).div_ceil(CONTENT_BYTES as u64);
-        (self.state_block() + state) * INDEX_BLOCK_BYTES as u64
+        (self.state_block() + state).saturating_mul(INDEX_BLOCK_BYTES as u64)
     }
 }
 
@@ -161,6 +164,22 @@ impl Index {
         }
         let blocks = Blocks::new(name.to_owned(), file, Arc::clone(cache), start);
         Ok(Some(Index { header, blocks }))
+    }
+
+    /// Opens an index of which nothing is known, to look at it: it may be longer or shorter than it
+    /// says. `None` if it does not begin as one, or not with a whole block.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn open_any(name: &str, file: Arc<dyn DiskFile>) -> io::Result<Option<Index>> {
+        let mut bytes = [0; INDEX_BLOCK_BYTES];
+        if file.read_at(&mut bytes, 0)? < bytes.len() {
+            return Ok(None);
+        }
+        let start = u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes of a block"));
+        let Some(header) = IndexHeader::decode(&bytes, start) else { return Ok(None) };
+        let cache = Arc::new(BlockCache::new(0));
+        Ok(Some(Index { header, blocks: Blocks::new(name.to_owned(), file, cache, start) }))
     }
 
     /// Its name in the journal's directory.
@@ -240,6 +259,26 @@ impl Index {
             number += 1;
         }
         Ok(Some(state))
+    }
+
+    /// The numbers of the blocks that are damaged, or not there, of the file that is open.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn damaged_blocks(&self) -> io::Result<Vec<u64>> {
+        let mut damaged = Vec::new();
+        for number in 0..self.header.length() / INDEX_BLOCK_BYTES as u64 {
+            match self.blocks.get(number) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => damaged.push(number),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    damaged.push(number);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(damaged)
     }
 
     /// Reads every block anew; the numbers of those that are damaged.

@@ -27,7 +27,7 @@ const HEADER_BYTES: usize = 64;
 const PART_BYTES: usize = 32;
 const LOG_BYTES: usize = 112;
 /// No manifest is longer: a longer file is damage, and no reason to allocate.
-const BYTES_MAX: u64 = 1 << 32;
+pub const MANIFEST_BYTES_MAX: u64 = 1 << 32;
 
 /// What of a log has been given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,22 @@ pub struct Horizon {
 }
 
 impl Horizon {
+    /// How far the log had come where parts are no longer looked into: the base has what lies before,
+    /// or nothing has.
+    pub fn freed(&self) -> Tip {
+        self.freed
+    }
+
+    /// The space of everything below this offset was given back.
+    pub fn punched_to(&self) -> Offset {
+        self.punched_to
+    }
+
+    /// The generation of its base; 0 if it has none.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
     /// The largest user time in what is no longer looked for where it was written: some of it, or all,
     /// is gone.
     pub fn freed_user_peak(&self) -> UserTime {
@@ -188,6 +204,23 @@ impl Manifest {
         Some(Manifest { sequence, indexed_to, parts, logs })
     }
 
+    /// Reads what of a damaged manifest can be read, whatever its checksum says: for a person, and for
+    /// nothing else. `None` if it does not begin as one.
+    pub fn decode_damaged(bytes: &[u8]) -> Option<Manifest> {
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
+        if &header[..8] != MAGIC {
+            return None;
+        }
+        let (part_count, log_count) = (u64_at(header, 32), u64_at(header, 40));
+        let parts = rest.chunks_exact(PART_BYTES).take(usize::try_from(part_count).ok()?);
+        let logs_at = parts.len() * PART_BYTES;
+        let parts = parts.map_while(decode_part).collect();
+        let logs = rest[logs_at..].chunks_exact(LOG_BYTES).take(usize::try_from(log_count).ok()?);
+        let logs = logs.map(decode_log).collect();
+        let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
+        Some(Manifest { sequence, indexed_to, parts, logs })
+    }
+
     /// Reads the manifest; one that says nothing if there is none yet.
     ///
     /// # Errors
@@ -201,7 +234,7 @@ impl Manifest {
             Err(error) => return Err(error.into()),
         };
         let length = file.length()?;
-        if length > BYTES_MAX {
+        if length > MANIFEST_BYTES_MAX {
             return Err(ManifestError::Damaged);
         }
         let mut bytes = vec![0; length as usize];
@@ -336,6 +369,12 @@ mod tests {
             bad[at] ^= 0x10;
             assert_eq!(Manifest::decode(&bad), None, "byte {at}");
             assert_eq!(Manifest::decode(&good[..at]), None, "cut at {at}");
+            // For a person, something is read, and nothing that was not there.
+            if let Some(read) = Manifest::decode_damaged(&good[..at]) {
+                assert!(manifest().parts.starts_with(&read.parts), "cut at {at}");
+                assert!(read.logs.len() <= manifest().logs.len(), "cut at {at}");
+            }
+            let _ = Manifest::decode_damaged(&bad);
         }
     }
 }

@@ -340,6 +340,93 @@ fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
 }
 
 #[test]
+fn inspect_prints_what_is_sealed_and_filed_and_what_of_it_is_damaged() {
+    let data = Directory::new();
+    let arguments = ["--set", "storage.segment-bytes=1MiB"];
+    let server = Server::start(data.path(), &arguments).expect("it starts");
+    let bootstrap = server.kafka.to_string();
+    let lines: String = (0..60_000).map(|line| format!("line {line} of many\n")).collect();
+    // Topics in turn, so that filing by log gains something.
+    for topic in ["a", "b"] {
+        let ended = run(&["--bootstrap", &bootstrap, "topics", "create", topic], "");
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    }
+    for topic in ["a", "b", "a", "b", "a", "b"] {
+        let ended = run(&["--bootstrap", &bootstrap, "produce", topic], &lines);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    }
+    let journal = data.path().join("journal");
+    let path = |name: &str| journal.join(name).to_str().expect("text").to_owned();
+    let lines = |file: &str, arguments: &[&str]| -> Vec<Value> {
+        let ended = run(&[&["inspect", &path(file), "--json"], arguments].concat(), "");
+        assert_eq!(ended.code, Some(0), "{file}: {}", ended.stderr);
+        ended.stdout().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    // The manifest is written behind the writer's back: until it names a part.
+    let mut until = PATIENCE.as_millis() / 5;
+    let part = loop {
+        if journal.join("manifest").exists() {
+            let manifest = lines("manifest", &[]);
+            assert_eq!(manifest[0]["whole"], true, "{manifest:?}");
+            if let Some(part) = manifest.iter().find(|line| line["what"] == "part") {
+                break part.clone();
+            }
+        }
+        until = until.checked_sub(1).expect("a segment is indexed before long");
+    };
+    assert_eq!(part["start"], 0);
+    assert!(server.stop().expect("it stops").success());
+    let manifest = lines("manifest", &[]);
+    let part = manifest.iter().find(|line| line["start"] == 0).expect("the first part");
+    let file = part["data"].as_str().expect("a name").to_owned();
+    let text = run(&["inspect", &path("manifest")], "");
+    assert!(text.stdout().contains(&format!("0\t{}\t{file}\n", part["end"])), "{}", text.stdout());
+    let index = format!("{}.index", file.rsplit_once('.').expect("an ending").0);
+    let runs = lines(&index, &[]);
+    assert_eq!((&runs[0]["what"], &runs[0]["whole"]), (&"index".into(), &true.into()));
+    assert!(runs[1..].len() > 2 && runs[1..].iter().all(|line| line["what"] == "run"), "{runs:?}");
+    let entries = lines(&index, &["--frames", "3"]);
+    let entries: Vec<&Value> = entries.iter().filter(|line| line["what"] == "entry").collect();
+    assert_eq!(entries.len(), 3);
+    // What the index says of an entry, the data file has.
+    let position = entries[2]["position"].as_u64().expect("a position") - 80;
+    let frames = lines(&file, &["--from", &position.to_string(), "--payload"]);
+    let frame = frames.iter().find(|line| line["position"] == position).expect("the frame");
+    for field in ["log", "base", "count", "length", "stamp", "kind"] {
+        assert_eq!(frame[field], entries[2][field], "{field}");
+    }
+    assert_eq!(frame["payload_is_whole"], true);
+    let text = run(&["inspect", &path(&file), &path(&index), "--frames", "2"], "");
+    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    // A block of entries, the manifest and a frame rot: all else is printed, and check says it too.
+    let rot = |file: &str, at: usize| {
+        let mut bytes = std::fs::read(path(file)).expect("it is read");
+        bytes[at] ^= 4;
+        std::fs::write(path(file), bytes).expect("it is written");
+    };
+    rot(&index, 4096 + 50);
+    let damaged = lines(&index, &["--frames", "1000000"]);
+    assert_eq!(damaged[0]["damaged_blocks"], serde_json::json!([1]));
+    assert_eq!(damaged.iter().filter(|line| line["what"] == "run").count(), runs.len() - 1);
+    assert!(damaged.iter().any(|line| line["what"] == "damage"), "{damaged:?}");
+    let directory = data.path().to_str().expect("text");
+    let ended = run(&["check", directory, "--json"], "");
+    let report = json(ended.stdout());
+    let problems = report["problems"].as_array().expect("a list");
+    assert_eq!((ended.code, problems.len()), (Some(1), 1), "{report}");
+    let problem = problems[0].as_str().expect("text");
+    assert!(problem.contains("it is soft") && problem.contains(&index), "{problem}");
+    rot("manifest", 70);
+    let damaged = run(&["inspect", &path("manifest")], "");
+    assert!(damaged.stdout().contains("damaged") && damaged.stdout().contains(&file));
+    let whole = lines(&file, &[]).len();
+    rot(&file, 64 + 40);
+    let damaged = lines(&file, &[]);
+    assert!(damaged.iter().any(|line| line["what"] == "damage"), "{file}");
+    assert_eq!(damaged.len(), whole, "one is damaged, and all others are there");
+}
+
+#[test]
 fn inspect_says_what_a_damaged_file_holds_and_refuses_what_is_none_of_ours() {
     let directory = Directory::new();
     let path = |name: &str| directory.path().join(name).to_str().expect("text").to_owned();
@@ -362,6 +449,11 @@ fn inspect_says_what_a_damaged_file_holds_and_refuses_what_is_none_of_ours() {
         ("00000000000000000024.proof", &[0; 300], "not finished"),
         ("00000000000000000032.proof", &[0xff; 300], "header is not whole"),
         ("bound", &[0xff; 100], "damaged"),
+        ("manifest", &[][..], "nothing can be read"),
+        ("00000000000000000040.index", &[], "damaged"),
+        ("00000000000000000048.1.index", &[0xff; 9000], "damaged"),
+        ("00000000000000000056.1.filed", &[], "not whole"),
+        ("log-00000000000000000002.7.filed", &[0xff; 9000], "no frame begins here"),
         ("FREEZEFRAME", &[0xff; 100], "\u{fffd}"),
     ] {
         write(name, bytes);

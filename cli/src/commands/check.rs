@@ -11,7 +11,8 @@ use serde::Serialize;
 use storage::Home;
 use storage::check::{Changed, ProofVerdict, Report, Verification};
 use storage::disk::RealDisk;
-use storage::journal::segment_name;
+use storage::filed::{is_filed_name, is_index_name};
+use storage::journal::segment_start;
 use storage::proof::{Digest, read_public_key};
 
 use super::topics::stamp_date;
@@ -21,10 +22,13 @@ use crate::table::Table;
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Reads every byte that the journal holds and compares it with its checksums. It
-goes on behind what is damaged, and names every damaged place. Nothing is
-changed. The server that uses the directory must be stopped. The exit code is 0
-if all is well, and 1 if not.
+Reads every byte that the journal holds and compares it with its checksums, and
+indexes with what they repeat of it. It goes on behind what is damaged, and names
+every damaged place. Nothing is changed. The server that uses the directory must
+be stopped. The exit code is 0 if all is well, and 1 if not.
+
+A problem of an index says that it is soft: nothing is lost by it, and the index
+is made anew. It counts none the less, for the disk did not keep what was written.
 
 --verify compares every frame with its proof as well, and names the first that
 was changed, also if its checksums were made right again. With --public-key all
@@ -60,10 +64,13 @@ struct Checked<'a> {
     logs: usize,
     segments: usize,
     filed: usize,
+    indexes: usize,
     first_ms: Option<u64>,
     last_ms: Option<u64>,
     clean: bool,
     torn_bytes: u64,
+    /// Files that nothing names; no problem.
+    leftovers: &'a [String],
     problems: &'a [String],
     /// Problems beyond those that are listed.
     problems_left_off: u64,
@@ -91,6 +98,8 @@ struct VerifiedProof<'a> {
     frames: Option<u64>,
     verified: u64,
     changed: u64,
+    /// Whether its leaves were cut off, for nothing is kept of what they spoke of.
+    cut: bool,
     chain: Option<String>,
     signed_by: Option<String>,
     first_changed: Option<ChangedFrame<'a>>,
@@ -116,9 +125,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("there is no journal yet: no server has ever run in {}", args.directory.display());
     }
     let disk = RealDisk::open(&journal).context("open the journal")?;
-    let (first, length) = extent(&journal).context("list the journal")?;
-    let bar = progress_bar(length);
-    let progress = &mut |position: u64| bar.set_position(position.saturating_sub(first));
+    let bar = progress_bar(bytes_to_read(&journal).context("list the journal")?);
+    let progress = &mut |bytes: u64| bar.set_position(bytes);
     let checked = match args.verify {
         true => storage::check::verify(&disk, &keys, progress),
         false => storage::check::check(&disk, progress),
@@ -134,6 +142,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             for line in remarks(verification) {
                 output.bytes(line.as_bytes())?;
             }
+        }
+        for leftover in &report.leftovers {
+            let line = format!("nothing names this file, and so it was not read: {leftover}\n");
+            output.bytes(line.as_bytes())?;
         }
         for problem in &report.problems {
             output.bytes(format!("problem: {problem}\n").as_bytes())?;
@@ -151,20 +163,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Where the journal begins, and about how many bytes there are.
-fn extent(journal: &Path) -> std::io::Result<(u64, u64)> {
-    let (mut first, mut length) = (u64::MAX, 0);
+/// About how many bytes there are to be read.
+fn bytes_to_read(journal: &Path) -> std::io::Result<u64> {
+    let mut bytes = 0;
     for entry in fs::read_dir(journal)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let digits: String = name.chars().take_while(char::is_ascii_digit).collect();
-        let Ok(start) = digits.parse() else { continue };
-        if segment_name(start) == name {
-            first = first.min(start);
-            length += entry.metadata()?.len();
+        if segment_start(&name).is_some() || is_filed_name(&name) || is_index_name(&name) {
+            bytes += entry.metadata()?.len();
         }
     }
-    Ok((first, length))
+    Ok(bytes)
 }
 
 fn progress_bar(length: u64) -> ProgressBar {
@@ -185,10 +194,12 @@ impl Checked<'_> {
             logs: report.logs.len(),
             segments: report.segments,
             filed: report.filed,
+            indexes: report.indexes,
             first_ms: report.stamps.map(|(first, _)| first.time().0),
             last_ms: report.stamps.map(|(_, last)| last.time().0),
             clean: is_clean(report),
             torn_bytes: report.torn_bytes,
+            leftovers: &report.leftovers,
             problems: &report.problems,
             problems_left_off: report.problems_left_off,
             verified: report.verification.as_ref().map(Verified::of),
@@ -221,6 +232,7 @@ impl VerifiedProof<'_> {
             frames: proof.header.map(|header| header.count),
             verified: proof.verified,
             changed: proof.changed,
+            cut: proof.is_cut,
             chain: proof.header.map(|header| header.after.to_string()),
             signed_by: signer(proof).map(|key| key.to_string()),
             first_changed: proof.first_changed.as_ref().map(ChangedFrame::of),
@@ -263,6 +275,10 @@ fn remarks(verification: &Verification) -> Vec<String> {
     if let Some((position, chain)) = verification.head() {
         remarks.push(format!("the chain ends at position {position} with {chain}\n"));
     }
+    let cut = verification.proofs.iter().filter(|proof| proof.is_cut).count();
+    if cut > 0 {
+        remarks.push(format!("proofs of which nothing is kept but the chain: {cut}\n"));
+    }
     if verification.rewritten > 0 {
         let count = verification.rewritten;
         remarks.push(format!("rewritten by compaction, and so not verified: {count} frames\n"));
@@ -292,6 +308,7 @@ fn table(report: &Report) -> Table {
     row("logs", report.logs.len().to_string());
     row("segments", report.segments.to_string());
     row("filed", report.filed.to_string());
+    row("indexes", report.indexes.to_string());
     row("first entry", report.stamps.map(|(first, _)| date(first)).unwrap_or_default());
     row("last entry", report.stamps.map(|(_, last)| date(last)).unwrap_or_default());
     row("closed", if is_clean(report) { "in order" } else { "by a crash" }.to_owned());
@@ -308,7 +325,7 @@ fn table(report: &Report) -> Table {
 #[cfg(test)]
 mod tests {
     use hlc::{Hlc, SysTime, UserTime};
-    use storage::journal::{Frame, SegmentHeader};
+    use storage::journal::{Frame, SegmentHeader, segment_name};
     use storage::proof::{SigningKey, chain_before, write_proof};
     use storage::timekeeper::Bound;
     use storage::{LogId, Offset};

@@ -18,6 +18,9 @@ use crate::output::Output;
 use crate::table::Table;
 
 mod bound;
+mod filed;
+mod index;
+mod manifest;
 mod proof;
 mod segment;
 mod text;
@@ -28,22 +31,26 @@ const ROWS_MAX: usize = 500;
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Knows FREEZEFRAME, LOCK, journal/bound, segments of the journal (*.journal) and
-proofs (*.proof), by their names or by how they begin. It takes no lock: it works
-beside a running server, whose newest writes may look torn then. Whether all is
-well is for `freezeframe check` to say; the exit code is 0 if the files could be
-read.
+Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, segments of the journal
+(*.journal), frames that were filed by log (*.filed), indexes (*.index) and proofs
+(*.proof), by their names or by how they begin. It takes no lock: it works beside
+a running server, whose newest writes may look torn then. What is damaged is
+printed as far as it can be. Whether all is well is for `freezeframe check` to
+say; the exit code is 0 if the files could be read.
 
 Examples:
   freezeframe inspect ./freezeframe-data/FREEZEFRAME ./freezeframe-data/journal/bound
   freezeframe inspect ./freezeframe-data/journal/*.journal --frames 10
   freezeframe inspect 00000000000000000000.journal --from 4096 --frames 1 --payload
+  freezeframe inspect ./freezeframe-data/journal/manifest
+  freezeframe inspect 00000000000000000000.index --frames 10
   freezeframe inspect 00000000000000000000.proof --json")]
 pub(crate) struct Args {
     /// Files of a data directory
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Print so many frames or entries of each file, at most
+    /// Print so many frames or entries of each file, at most. An index prints entries only if it is
+    /// asked for some
     #[arg(long, value_name = "N")]
     frames: Option<u64>,
     /// Begin at the first that stands at this position of the journal, or behind it
@@ -63,8 +70,9 @@ struct Kind {
     what: &'static str,
     /// Whether a file of this name is one.
     has_name: fn(&str) -> bool,
-    /// How one begins, whatever its name.
+    /// How one begins, whatever its name, and at which byte.
     magic: &'static [u8],
+    magic_at: usize,
     print: fn(&Inspected, &mut Printer<'_>) -> anyhow::Result<()>,
 }
 
@@ -74,30 +82,56 @@ const KINDS: &[Kind] = &[
         what: "the identity of a data directory",
         has_name: |name| name == "FREEZEFRAME",
         magic: b"format ",
+        magic_at: 0,
         print: text::print_identity,
     },
     Kind {
         what: "the lock of a data directory",
         has_name: |name| name == "LOCK",
         magic: b"",
+        magic_at: 0,
         print: text::print_lock,
     },
     Kind {
         what: "what was promised and what was synced",
         has_name: |name| name == storage::timekeeper::BOUND_FILE,
         magic: b"FFBOUND1",
+        magic_at: 0,
         print: bound::print,
     },
     Kind {
         what: "a segment of the journal",
         has_name: |name| storage::journal::segment_start(name).is_some(),
         magic: b"FFSEGMNT",
+        magic_at: 0,
         print: segment::print,
+    },
+    Kind {
+        what: "which files there are, and what was given up",
+        has_name: |name| name == storage::manifest::MANIFEST_FILE,
+        magic: b"FFMANIF1",
+        magic_at: 0,
+        print: manifest::print,
+    },
+    Kind {
+        what: "an index",
+        has_name: storage::filed::is_index_name,
+        magic: b"FFINDEX1",
+        magic_at: 8,
+        print: index::print,
+    },
+    Kind {
+        what: "frames that were filed by log",
+        has_name: storage::filed::is_filed_name,
+        magic: b"FFFILED1",
+        magic_at: 0,
+        print: filed::print,
     },
     Kind {
         what: "the proof of a segment",
         has_name: |name| storage::proof::proof_start(name).is_some(),
         magic: b"FFPROOF1",
+        magic_at: 0,
         print: proof::print,
     },
 ];
@@ -151,9 +185,12 @@ fn recognise(path: &Path) -> anyhow::Result<(&'static Kind, Inspected)> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = open_read_only(path).with_context(doing)?;
     let inspected = Inspected { name, file };
-    let head = inspected.head(8).with_context(doing)?;
+    let head = inspected.head(16).with_context(doing)?;
     let by_name = KINDS.iter().find(|kind| (kind.has_name)(&inspected.name));
-    let begins = |kind: &&Kind| !kind.magic.is_empty() && head.starts_with(kind.magic);
+    let begins = |kind: &&Kind| {
+        let head = head.get(kind.magic_at..).unwrap_or_default();
+        !kind.magic.is_empty() && head.starts_with(kind.magic)
+    };
     match by_name.or_else(|| KINDS.iter().find(begins)) {
         Some(kind) => Ok((kind, inspected)),
         None => bail!("{} is no file of a freezeframe data directory", path.display()),
@@ -239,12 +276,29 @@ mod tests {
             ("bound", "promised"),
             ("00000000000000000280.journal", "segment of"),
             ("00000000000000000280.proof", "proof of"),
+            ("manifest", "given up"),
+            ("00000000000000000280.index", "an index"),
+            ("00000000000000000280.1.index", "an index"),
+            ("log-00000000000000000007.31.index", "an index"),
+            ("00000000000000000280.1.filed", "filed by log"),
+            ("log-00000000000000000007.31.filed", "filed by log"),
         ] {
             let kinds: Vec<_> = KINDS.iter().filter(|kind| (kind.has_name)(name)).collect();
             assert_eq!(kinds.len(), 1, "{name}");
             assert!(kinds[0].what.contains(what), "{name}");
         }
-        for name in ["280.journal", "0000000000000000028x.proof", "bound.bak", "conf", ""] {
+        for name in [
+            "280.journal",
+            "0000000000000000028x.proof",
+            "bound.bak",
+            "conf",
+            "",
+            "manifest.new",
+            "00000000000000000280.filed",
+            "00000000000000000280..filed",
+            "log-7.1.index",
+            "log-00000000000000000007.index",
+        ] {
             assert!(!KINDS.iter().any(|kind| (kind.has_name)(name)), "{name}");
         }
     }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use hlc::Hlc;
 
@@ -16,13 +16,10 @@ use super::indexes::{Horizons, Indexes, header_of, is_freed};
 use super::{FrameSource, Holding, Proofs, Report, read_frames};
 use crate::disk::Disk;
 use crate::filed::{
-    FILED_HEADER_BYTES, FILED_PREFIX_BYTES, FRONT_BYTES, FiledFrame, FiledHeader, Gap, base_name,
-    decode_front, filed_name,
+    FILED_HEADER_BYTES, FiledFound, FiledFrame, FiledFrames, FiledHeader, base_name, filed_name,
 };
 use crate::history::HistoryError;
-use crate::journal::{
-    FRAME_BYTES, Found, FoundFrame, FrameChunks, FrameError, PAYLOAD_ALIGN, padded,
-};
+use crate::journal::{Found, FoundFrame, FrameError, padded};
 use crate::log::{LogId, Offset};
 use crate::manifest::Manifest;
 use crate::part::Layout;
@@ -105,17 +102,18 @@ impl Filed {
         let logs = if *holding == Holding::Rewritten { &none } else { logs };
         let index = header.map(|header| indexes.of(name, header.start)).transpose()?.flatten();
         let comparison = index.map(|index| Comparison::new(index, logs)).transpose()?;
-        let length = file.length()?;
+        let frames = FiledFrames::with_leaves(file, proofs.is_some())?;
+        let length = frames.length();
         let mut reader = FiledReader {
             name,
             holding,
-            chunks: FrameChunks::new(file, proofs.is_some()),
-            length,
-            at: FILED_HEADER_BYTES,
+            frames,
             logs,
             comparison,
             gap: None,
+            last_end: FILED_HEADER_BYTES,
             last_log: LogId(0),
+            last_is_freed: false,
             has_ended: false,
             ready: VecDeque::new(),
         };
@@ -176,27 +174,24 @@ fn widest(one: Option<(Hlc, Hlc)>, other: Option<(Hlc, Hlc)>) -> Option<(Hlc, Hl
 struct FiledReader<'a> {
     name: &'a str,
     holding: &'a Holding,
-    chunks: FrameChunks,
-    length: u64,
-    at: u64,
+    frames: FiledFrames,
     logs: &'a Horizons,
     /// The file's index, if it can be used.
     comparison: Option<Comparison<'a>>,
     /// What was skipped in front of the next frame.
     gap: Option<Gap>,
-    /// The log of the frame before.
+    /// Where the frame before ends, its log, and whether that was given up.
+    last_end: u64,
     last_log: LogId,
+    last_is_freed: bool,
     has_ended: bool,
     ready: VecDeque<Found>,
 }
 
-/// A frame of the file: where its payload begins, and what the chain is.
-struct Standing {
-    found: FoundFrame,
-    at: u64,
-    chain: u128,
-    /// Which entry of the index is that of its place, if the index can be used.
-    number: Option<u64>,
+/// Bytes that are no frame.
+struct Gap {
+    range: Range<u64>,
+    is_hole: bool,
 }
 
 impl FrameSource for FiledReader<'_> {
@@ -209,7 +204,7 @@ impl FrameSource for FiledReader<'_> {
     }
 
     fn read_to(&self) -> u64 {
-        self.at
+        self.frames.read_to()
     }
 
     fn next_found(&mut self) -> io::Result<Option<Found>> {
@@ -220,76 +215,49 @@ impl FrameSource for FiledReader<'_> {
             if self.has_ended {
                 return Ok(None);
             }
-            match self.next_standing()? {
-                Some(standing) => self.take(standing)?,
+            let (comparison, last_log) = (&self.comparison, self.last_log);
+            match self
+                .frames
+                .next_that(&mut |filed| is_one(filed, comparison.as_ref(), last_log))?
+            {
+                Some(FiledFound::Gap { range, is_hole }) => self.gap = Some(Gap { range, is_hole }),
+                Some(FiledFound::Frame { found, at, chain }) => self.take(found, at, chain)?,
                 None => self.end()?,
             }
         }
     }
 }
 
+/// Whether what looks like a frame is one. Bytes of a payload beside a hole may look like one; what they
+/// cannot do is to have an entry.
+fn is_one(
+    filed: &FiledFrame,
+    comparison: Option<&Comparison<'_>>,
+    last_log: LogId,
+) -> io::Result<bool> {
+    let Some(comparison) = comparison else { return Ok(true) };
+    let log = filed.frame.log;
+    Ok(comparison.entry_at(filed.at)?.is_some()
+        || !comparison.has_freed(last_log.min(log)..=log)?)
+}
+
 impl FiledReader<'_> {
-    /// The next frame; what lies before it is noted as a gap.
-    fn next_standing(&mut self) -> io::Result<Option<Standing>> {
-        let go_on = &mut |_| ControlFlow::Continue(());
-        while self.at + FRONT_BYTES as u64 <= self.length {
-            let at = self.at;
-            let bytes = self.chunks.get(at, FRONT_BYTES, go_on)?;
-            let Some(front) = bytes.first_chunk::<FRONT_BYTES>().copied() else { break };
-            let filed = decode_front(&front, at)
-                .filter(|filed| filed.at + u64::from(filed.frame.length) <= self.length);
-            let filed = match filed {
-                Some(filed) if self.is_one(&filed)? => Some(filed),
-                _ => None,
-            };
-            let Some(filed) = filed else {
-                let is_zero = front[..PAYLOAD_ALIGN as usize] == [0; PAYLOAD_ALIGN as usize];
-                self.gap.get_or_insert_with(|| Gap::at(at)).take(at, is_zero);
-                self.at += PAYLOAD_ALIGN;
-                continue;
-            };
-            let header: [u8; FRAME_BYTES] =
-                front[FILED_PREFIX_BYTES..].try_into().expect("a front ends with a header");
-            let (position, frame, chain) = (filed.position, filed.frame, filed.chain);
-            let read = self.chunks.payload(filed.at, position, header, frame, go_on)?;
-            let Ok(found) = read else { break };
-            self.at = filed.at + padded(u64::from(frame.length));
-            let number = match &self.comparison {
-                Some(comparison) => comparison.entry_at(filed.at)?,
-                None => None,
-            };
-            return Ok(Some(Standing { found, at: filed.at, chain, number }));
-        }
-        Ok(None)
-    }
-
-    /// Whether what looks like a frame is one. Bytes of a payload beside a hole may look like one; what
-    /// they cannot do is to have an entry.
-    fn is_one(&self, filed: &FiledFrame) -> io::Result<bool> {
-        let Some(comparison) = &self.comparison else { return Ok(true) };
-        if comparison.entry_at(filed.at)?.is_some() {
-            return Ok(true);
-        }
-        let log = filed.frame.log;
-        Ok(!comparison.has_freed(self.last_log.min(log)..=log)?)
-    }
-
-    fn take(&mut self, standing: Standing) -> io::Result<()> {
-        let Standing { found, at, chain, number } = standing;
-        let (log, end) = (found.frame.log, end_of(&found));
-        let front = at - FRONT_BYTES as u64;
+    fn take(&mut self, found: FoundFrame, at: u64, chain: u128) -> io::Result<()> {
+        let log = found.frame.log;
         if let Some(gap) = self.gap.take() {
-            self.judge(&gap, front, front, log)?;
+            let expected_to = gap.range.end;
+            self.judge(&gap, expected_to, log)?;
         }
-        self.last_log = log;
         if let Some(comparison) = &mut self.comparison {
-            match number {
+            match comparison.entry_at(at)? {
                 Some(number) => comparison.filed_frame(number, &found, at, chain)?,
                 None => comparison.unknown(&found),
             }
         }
+        self.last_end = at + padded(u64::from(found.frame.length));
+        (self.last_log, self.last_is_freed) = (log, is_freed(self.logs, log, end_of(&found)));
         // Of one that was given up, the header may be left over and the payload not.
-        if found.payload_is_whole || !is_freed(self.logs, log, end) {
+        if found.payload_is_whole || !self.last_is_freed {
             self.ready.push_back(Found::Frame(found));
         }
         Ok(())
@@ -297,33 +265,29 @@ impl FiledReader<'_> {
 
     /// Nothing follows in the file, whatever should.
     fn end(&mut self) -> io::Result<()> {
-        let gap = self.gap.take().unwrap_or(Gap::at(self.at));
-        (self.at, self.has_ended) = (self.length, true);
-        self.judge(&gap, self.length, u64::MAX, LogId(u64::MAX))
+        self.has_ended = true;
+        let nothing = Gap { range: self.last_end..self.last_end, is_hole: false };
+        let gap = self.gap.take().unwrap_or(nothing);
+        self.judge(&gap, u64::MAX, LogId(u64::MAX))
     }
 
-    /// Tells a gap that reaches up to `until` from what giving up leaves. Frames may be missing up to
-    /// `expected_to`; the next frame is one of `next_log`.
-    fn judge(
-        &mut self,
-        gap: &Gap,
-        until: u64,
-        expected_to: u64,
-        next_log: LogId,
-    ) -> io::Result<()> {
+    /// Tells a gap from what giving up leaves. Frames may be missing up to `expected_to`; the next frame
+    /// is one of `next_log`.
+    fn judge(&mut self, gap: &Gap, expected_to: u64, next_log: LogId) -> io::Result<()> {
         // Logs stand in order, unless what is read here is nonsense.
         let logs = self.last_log..=next_log.max(self.last_log);
-        let range = gap.from..until.max(gap.from);
+        let range = gap.range.clone();
         let lost = match &mut self.comparison {
             None => {
+                let mut freed = self.logs.range(logs).map(|(_, horizon)| horizon.freed.end);
                 let is_lawful =
-                    gap.is_hole && self.logs.range(logs).any(|(_, h)| h.freed.end > Offset(0));
+                    self.last_is_freed || (gap.is_hole && freed.any(|end| end > Offset(0)));
                 (!is_lawful && !range.is_empty()).then_some(range)
             }
             Some(comparison) => {
-                let lost = comparison.lost_in(&(gap.from..expected_to))?;
+                let lost = comparison.lost_in(&(range.start..expected_to))?;
                 if lost.is_some() {
-                    comparison.damaged(gap.from..expected_to);
+                    comparison.damaged(range.start..expected_to);
                 }
                 match lost {
                     None if !range.is_empty() && !comparison.has_freed(logs)? => Some(range),

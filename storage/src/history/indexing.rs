@@ -19,8 +19,8 @@ use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, entry_of};
 use crate::manifest::{Listed, Manifest};
 use crate::part::{Indexed, Layout, Part};
 
-/// How far each log had come.
-type Tips = Vec<(Arc<Log>, Tip)>;
+/// How far each log has come in a segment, and the segment's index.
+type Written = (Vec<(Arc<Log>, Tip)>, Arc<Index>);
 
 impl History {
     /// Indexes the segment that was sealed first; whether there was one.
@@ -80,7 +80,7 @@ impl History {
         segment: &Arc<Segment>,
         end: u64,
         name: &str,
-    ) -> io::Result<(Tips, Arc<Index>)> {
+    ) -> io::Result<Written> {
         let mut builder = IndexBuilder::create(&*self.disk, name, segment.start, end)?;
         let mut tips = Vec::new();
         for log in self.logs() {

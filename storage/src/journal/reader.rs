@@ -189,6 +189,11 @@ impl FrameChunks {
         FrameChunks { chunk: Chunk::new(file), leaves, shown: Vec::new() }
     }
 
+    /// The first bytes of the payload that was read last, up to [`SHOWN_BYTES_MAX`].
+    pub(crate) fn shown(&self) -> &[u8] {
+        &self.shown
+    }
+
     /// What is held of the file from `at` on: at least `count` bytes, unless the file ends before.
     pub(crate) fn get(
         &mut self,

@@ -46,8 +46,13 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
         Err(ProofError::Disk(error)) => return Err(error.into()),
         Err(error) => return print_fault(inspected, &error, printer),
     };
-    let chain =
-        proof.verify_chain(None).map_or_else(|fault| fault.to_string(), |()| "ok".to_owned());
+    let chain = match proof.verify_chain(None) {
+        Err(fault) => fault.to_string(),
+        Ok(()) if proof.is_cut() => {
+            "leaves were cut off: nothing is kept of the segment".to_owned()
+        }
+        Ok(()) => "ok".to_owned(),
+    };
     let signature = match proof.verify_signature(&[]) {
         Err(fault) => fault.to_string(),
         Ok(()) if proof.header().signature.is_some() => "ok".to_owned(),

@@ -13,6 +13,20 @@ use crate::moments::date;
 
 const HEADINGS: &[&str] =
     &["position", "stamp", "log", "base", "count", "kind", "length", "user times", "checksums"];
+/// Those of a frame that was filed.
+const FILED_HEADINGS: &[&str] = &[
+    "position",
+    "stamp",
+    "log",
+    "base",
+    "count",
+    "kind",
+    "length",
+    "user times",
+    "checksums",
+    "at",
+    "chain",
+];
 
 #[derive(Serialize)]
 struct HeaderLine<'a> {
@@ -40,6 +54,10 @@ struct FrameLine<'a> {
     user_max: i64,
     synced_to: u64,
     payload_is_whole: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chain: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<String>,
 }
@@ -75,7 +93,7 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
         }
         left -= 1;
         match found {
-            Found::Frame(found) => print_frame(inspected, &found, frames.shown(), printer)?,
+            Found::Frame(found) => print_frame(inspected, &found, None, frames.shown(), printer)?,
             Found::Damaged { position, until, reason } => {
                 let reason = reason.to_string();
                 if printer.args.json {
@@ -114,9 +132,12 @@ fn print_header(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Res
     Ok(start)
 }
 
-fn print_frame(
+/// Prints a frame. Of one that was filed it is known where its payload stands, and what the chain of its
+/// log is.
+pub(super) fn print_frame(
     inspected: &Inspected,
     found: &FoundFrame,
+    filed: Option<(u64, u128)>,
     shown: &[u8],
     printer: &mut Printer<'_>,
 ) -> anyhow::Result<()> {
@@ -138,6 +159,8 @@ fn print_frame(
             user_max: frame.user_max.0,
             synced_to: frame.synced_to,
             payload_is_whole,
+            at: filed.map(|(at, _)| at),
+            chain: filed.map(|(_, chain)| format!("{chain:032x}")),
             payload: printer.args.payload.then(|| hex(shown)),
         });
     }
@@ -145,18 +168,19 @@ fn print_frame(
         (min, max) if min == max => user_time(min),
         (min, max) => format!("{}..{}", user_time(min), user_time(max)),
     };
-    let cells = [
-        position.to_string(),
-        stamp(frame.stamp),
-        frame.log.0.to_string(),
-        frame.base.0.to_string(),
-        frame.count.to_string(),
-        frame.kind.to_string(),
-        frame.length.to_string(),
-        user,
-        if payload_is_whole { "ok" } else { "payload does not match" }.to_owned(),
-    ];
-    printer.row(HEADINGS, cells)?;
+    let [position, log, base] = [position, frame.log.0, frame.base.0].map(|n| n.to_string());
+    let [count, kind, length] =
+        [frame.count, frame.kind.into(), frame.length].map(|n| n.to_string());
+    let stamp = stamp(frame.stamp);
+    let state = if payload_is_whole { "ok" } else { "payload does not match" }.to_owned();
+    if let Some((at, chain)) = filed {
+        let (at, chain) = (at.to_string(), format!("{chain:032x}"));
+        let cells = [position, stamp, log, base, count, kind, length, user, state, at, chain];
+        printer.row(FILED_HEADINGS, cells)?;
+    } else {
+        let cells = [position, stamp, log, base, count, kind, length, user, state];
+        printer.row(HEADINGS, cells)?;
+    }
     if printer.args.payload {
         printer.text(&dump(shown, u64::from(frame.length)))?;
     }

@@ -1,0 +1,275 @@
+//! An index: its header, the runs of logs, and entries if some are asked for.
+
+use std::io;
+use std::sync::Arc;
+
+use serde::Serialize;
+use storage::index::{Index, Placed, Run};
+
+use super::{Inspected, Printer, stamp, user_time};
+use crate::table::Table;
+
+#[derive(Serialize)]
+struct HeaderLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    whole: bool,
+    start: Option<u64>,
+    end: Option<u64>,
+    entries: Option<u64>,
+    runs: Option<u64>,
+    state_bytes: Option<u64>,
+    first: Option<String>,
+    last: Option<String>,
+    bytes: u64,
+    expected_bytes: Option<u64>,
+    damaged_blocks: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct RunLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    log: u64,
+    first: u64,
+    count: u64,
+    base: u64,
+    end: u64,
+    bytes: u64,
+    stamp: String,
+    chain: String,
+    epoch: u32,
+    user_max: i64,
+    user_peak: i64,
+}
+
+#[derive(Serialize)]
+struct EntryLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    log: u64,
+    base: u64,
+    count: u32,
+    position: u64,
+    at: u64,
+    length: u32,
+    stamp: String,
+    kind: u8,
+    epoch: u32,
+    user_min: i64,
+    user_max: i64,
+    user_peak: i64,
+    bytes: u64,
+    payload_crc: u32,
+    chain: String,
+}
+
+#[derive(Serialize)]
+struct DamageLine<'a> {
+    file: &'a str,
+    what: &'static str,
+    reason: String,
+}
+
+pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
+    let index = Index::open_any(&inspected.name, Arc::clone(&inspected.file))?;
+    print_header(inspected, index.as_ref(), printer)?;
+    let Some(index) = index else { return Ok(()) };
+    let mut walk = Walk { inspected, printer, said: String::new() };
+    let runs = walk.runs(&index)?;
+    let mut left = walk.printer.args.frames.unwrap_or(0);
+    for run in runs {
+        if left == 0 {
+            break;
+        }
+        walk.entries(&index, &run, &mut left)?;
+    }
+    Ok(())
+}
+
+fn print_header(
+    inspected: &Inspected,
+    index: Option<&Index>,
+    printer: &mut Printer<'_>,
+) -> anyhow::Result<()> {
+    let bytes = inspected.file.length()?;
+    let header = index.map(|index| index.header);
+    let damaged = index.map(Index::damaged_blocks).transpose()?.unwrap_or(vec![0]);
+    let expected = header.map(|header| header.length());
+    if printer.args.json {
+        return printer.json(&HeaderLine {
+            file: &inspected.name,
+            what: "index",
+            whole: damaged.is_empty() && expected == Some(bytes),
+            start: header.map(|header| header.start),
+            end: header.map(|header| header.end),
+            entries: header.map(|header| header.entries),
+            runs: header.map(|header| header.runs),
+            state_bytes: header.and_then(|header| header.state_bytes),
+            first: header.map(|header| header.first_stamp.to_string()),
+            last: header.map(|header| header.last_stamp.to_string()),
+            bytes,
+            expected_bytes: expected,
+            damaged_blocks: damaged,
+        });
+    }
+    let Some(header) = header else {
+        return printer
+            .text("damaged: the first block is not whole, and says what the others are\n");
+    };
+    let mut table = Table::new(&["what", "value"]);
+    let mut row = |what: &str, value: String| table.row([what.to_owned(), value]);
+    row("stretch", format!("{}..{}", header.start, header.end));
+    row("entries", header.entries.to_string());
+    row("runs", header.runs.to_string());
+    row("first entry", stamp(header.first_stamp));
+    row("last entry", stamp(header.last_stamp));
+    row("state bytes", header.state_bytes.map_or("not known".to_owned(), |n| n.to_string()));
+    row("bytes", bytes.to_string());
+    if expected != Some(bytes) {
+        row("bytes that it should have", header.length().to_string());
+    }
+    let damaged: Vec<String> = damaged.iter().map(u64::to_string).collect();
+    row("damaged blocks", if damaged.is_empty() { "none".into() } else { damaged.join(", ") });
+    printer.table(&table)
+}
+
+struct Walk<'a, 'b> {
+    inspected: &'a Inspected,
+    printer: &'a mut Printer<'b>,
+    /// What was said last of damage: a block holds many records.
+    said: String,
+}
+
+impl Walk<'_, '_> {
+    /// What was read; `None` if it is damaged, which is said once. What is not there ends it.
+    fn read<T>(&mut self, read: io::Result<T>) -> anyhow::Result<Option<T>> {
+        let reason = match read {
+            Ok(read) => return Ok(Some(read)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
+        if reason != self.said {
+            if self.printer.args.json {
+                let (file, what) = (self.inspected.name.as_str(), "damage");
+                self.printer.json(&DamageLine { file, what, reason: reason.clone() })?;
+            } else {
+                self.printer.text(&format!("{reason}\n"))?;
+            }
+            self.said = reason;
+        }
+        Ok(None)
+    }
+
+    fn runs(&mut self, index: &Index) -> anyhow::Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for number in 0..index.header.runs {
+            let run = index.run_at(number);
+            if is_at_end(&run) {
+                break;
+            }
+            if let Some(run) = self.read(run)? {
+                self.run(&run)?;
+                runs.push(run);
+            }
+        }
+        self.printer.flush()?;
+        Ok(runs)
+    }
+
+    fn run(&mut self, run: &Run) -> anyhow::Result<()> {
+        let tip = run.tip;
+        let chain = format!("{:032x}", tip.chain);
+        if self.printer.args.json {
+            return self.printer.json(&RunLine {
+                file: &self.inspected.name,
+                what: "run",
+                log: run.log.0,
+                first: run.first,
+                count: run.count,
+                base: run.base.0,
+                end: tip.end.0,
+                bytes: tip.bytes,
+                stamp: tip.stamp.to_string(),
+                chain,
+                epoch: tip.epoch,
+                user_max: run.user_max.0,
+                user_peak: tip.user_peak.0,
+            });
+        }
+        let headings = &["log", "entries", "offsets", "bytes", "last stamp", "epoch", "chain"];
+        let cells = [
+            run.log.0.to_string(),
+            run.count.to_string(),
+            format!("{}..{}", run.base.0, tip.end.0),
+            tip.bytes.to_string(),
+            stamp(tip.stamp),
+            tip.epoch.to_string(),
+            chain,
+        ];
+        self.printer.row(headings, cells)
+    }
+
+    fn entries(&mut self, index: &Index, run: &Run, left: &mut u64) -> anyhow::Result<()> {
+        for number in run.first..run.first + run.count {
+            if *left == 0 {
+                break;
+            }
+            let placed = index.entry(number);
+            if is_at_end(&placed) {
+                break;
+            }
+            let Some(placed) = self.read(placed)? else { continue };
+            if placed.entry.position >= self.printer.args.from {
+                *left -= 1;
+                self.entry(run, &placed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, run: &Run, placed: &Placed) -> anyhow::Result<()> {
+        let Placed { entry, at } = placed;
+        let chain = format!("{:032x}", entry.chain);
+        if self.printer.args.json {
+            return self.printer.json(&EntryLine {
+                file: &self.inspected.name,
+                what: "entry",
+                log: run.log.0,
+                base: entry.base.0,
+                count: entry.count,
+                position: entry.position,
+                at: *at,
+                length: entry.length,
+                stamp: entry.stamp.to_string(),
+                kind: entry.kind,
+                epoch: entry.epoch,
+                user_min: entry.user_min.0,
+                user_max: entry.user_max.0,
+                user_peak: entry.user_peak.0,
+                bytes: entry.bytes,
+                payload_crc: entry.payload_crc,
+                chain,
+            });
+        }
+        let headings =
+            &["log", "base", "count", "position", "at", "length", "stamp", "kind", "user times"];
+        let cells = [
+            run.log.0.to_string(),
+            entry.base.0.to_string(),
+            entry.count.to_string(),
+            entry.position.to_string(),
+            at.to_string(),
+            entry.length.to_string(),
+            stamp(entry.stamp),
+            entry.kind.to_string(),
+            format!("{}..{}", user_time(entry.user_min), user_time(entry.user_max)),
+        ];
+        self.printer.row(headings, cells)
+    }
+}
+
+/// Whether the file ends before what was to be read.
+fn is_at_end<T>(read: &io::Result<T>) -> bool {
+    read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
+}
