@@ -469,3 +469,70 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_given_up() {
     }
     assert!(house.engine.segment_count() <= 4, "{:?}", house.disk.names());
 }
+
+/// What cannot be done to one partition keeps nothing from being done to the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted() {
+    let mut options = House::options();
+    options.housekeeping.compaction_bytes_max = 1 << 10;
+    let house = House::with(options);
+    for topic in ["a", "b"] {
+        house.topic(topic, 1, &[("cleanup.policy", "compact")]).await;
+    }
+    let record = |key: u32| (Some(format!("{key}")), Some("x".to_owned()), 1);
+    house.produce("a", 0, &(0..1000).map(record).collect::<Vec<_>>()).await;
+    for _ in 0..2 {
+        house.produce("b", 0, &[record(7)]).await;
+    }
+    house.pass(SECOND);
+    house.settle().await;
+    let clean_to = |topic| house.present(topic, 0).partition.log.horizon().clean_to;
+    for _ in 0..2 {
+        let failed = house.engine.compact_due().await.unwrap_err().to_string();
+        assert!(failed.contains("the keys of one batch need more memory"), "{failed}");
+        assert_eq!((clean_to("a"), clean_to("b")), (Offset(0), Offset(2)));
+    }
+}
+
+/// Spoils the blocks of all indexes that have entries of the first topic, and none of the second.
+fn spoil_indexes(house: &House) {
+    for name in house.disk.names().iter().filter(|name| name.ends_with(".index")) {
+        for block in 2..4 {
+            house.disk.rot(name, block * 4096 + 100, 0x10);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retention() {
+    // By its rules it cannot be told where it is to begin; or that it is to end, and not what it had.
+    for is_deleted in [false, true] {
+        let mut options = House::options();
+        options.deleted_topic_retention = Duration::from_secs(1);
+        let house = House::with(options);
+        let a = house.topic("a", 1, &[("retention.ms", "20000")]).await;
+        house.topic("b", 1, &[("retention.ms", "20000")]).await;
+        for topic in ["a", "b"] {
+            for nth in 0..200 {
+                house.pass(100);
+                house.produce(topic, 0, &[(None, Some("x".to_owned()), nth)]).await;
+            }
+        }
+        if is_deleted {
+            house.engine.delete_topic(a.id).await.unwrap();
+        }
+        house.pass(30 * SECOND);
+        house.settle().await;
+        spoil_indexes(&house);
+        let start = |topic: &engine::Topic| topic.partitions[0].start();
+        let b = house.engine.topic("b").unwrap();
+        for _ in 0..2 {
+            let failed = house.engine.give_up_old().await.unwrap_err().to_string();
+            assert!(failed.contains("an index is damaged"), "{failed}");
+            assert_eq!((start(&a), start(&b)), (Offset(0), Offset(200)));
+        }
+        house.engine.tend().await.unwrap();
+        house.engine.give_up_old().await.unwrap();
+        assert_eq!(start(&a), Offset(200));
+    }
+}

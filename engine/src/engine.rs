@@ -35,6 +35,7 @@ use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS,
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
 use crate::pins::Hold;
 use crate::producers::Producers;
+use crate::troubles::Troubles;
 
 /// How many producer ids are granted by one entry.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
@@ -137,6 +138,7 @@ pub struct Engine {
     pub(crate) format: Arc<dyn Format>,
     pub(crate) options: EngineOptions,
     pub(crate) cuts: CutCache,
+    pub(crate) troubles: Troubles,
     flight: Arc<Semaphore>,
     files: Files,
     /// Held from looking at the namespace until the change that follows is applied.
@@ -249,6 +251,7 @@ impl Engine {
             format,
             flight,
             cuts: CutCache::new(options.cut_cache_bytes_max),
+            troubles: Troubles::default(),
             files,
             options,
             changing: Changing::default(),

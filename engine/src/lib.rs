@@ -21,6 +21,7 @@ pub mod pins;
 mod producers;
 pub mod retention;
 pub mod seek;
+mod troubles;
 
 pub use append::{Batch, Format, KeyedRecord, ProducerNote, Rewritten, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
