@@ -536,3 +536,39 @@ async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retentio
         assert_eq!(start(&a), Offset(200));
     }
 }
+
+/// A run that had no room for all keys has replaced more than it cleaned. What a pin then holds in
+/// between is not tried again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone() {
+    let mut options = House::options();
+    // 23 keys.
+    options.housekeeping.compaction_bytes_max = 26 * 24;
+    let house = House::with(options);
+    let settings = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
+    house.topic("a", 1, &settings).await;
+    let mut moments = Vec::new();
+    for keys in [0..20, 20..30, 30..40] {
+        let record = |key: u32| (Some(format!("{key}")), Some("x".to_owned()), 1);
+        house.produce("a", 0, &keys.map(record).collect::<Vec<_>>()).await;
+        house.settle().await;
+        house.pass(SECOND);
+        moments.push(house.now());
+        house.pass(SECOND);
+    }
+    let horizon = || house.present("a", 0).partition.log.horizon();
+    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    assert_eq!((horizon().clean_to, horizon().replaced_to()), (Offset(20), Offset(40)));
+
+    let expires = SysTime(house.engine.wall_now().0 + 60_000);
+    house.engine.pin("p", moments[1], When::Refuse, expires, None).await.unwrap();
+    let cleaned = || house.format.cleaned.load(Ordering::Relaxed);
+    let before = cleaned();
+    assert_eq!(house.engine.compact_due().await.unwrap(), 0);
+    assert_eq!(cleaned(), before, "nothing is cleaned that cannot be put in place");
+
+    house.pass(60_000);
+    house.engine.remove_expired_pins().await.unwrap();
+    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    assert_eq!((horizon().clean_to, horizon().replaced_to()), (Offset(40), Offset(40)));
+}

@@ -302,8 +302,11 @@ impl Engine {
             horizon = horizon.min(hold.at.bound());
         }
         let (until, _) = self.store.replaceable(log.id, Cut::below(horizon))?;
-        let (start, clean_to) = (log.start(), log.horizon().clean_to);
-        if until <= clean_to.max(start) {
+        let (start, replaced) = (log.start(), log.horizon());
+        let clean_to = replaced.clean_to;
+        // A run whose room for keys was full replaced more than it cleaned. If a pin or a longer lag
+        // has come to lie in between, the rest waits: what was replaced cannot be in part.
+        if until <= clean_to.max(start) || until < replaced.replaced_to() {
             return Ok(None);
         }
         let dirty = log.bytes_between(clean_to.max(start), until)?;

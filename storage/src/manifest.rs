@@ -52,6 +52,12 @@ pub struct Horizon {
 }
 
 impl Horizon {
+    /// The offset below which nothing is looked for where it was written: what is kept of it stands in
+    /// what replaced it, and it can only be replaced as a whole.
+    pub fn replaced_to(&self) -> Offset {
+        self.freed.end
+    }
+
     /// The largest user time in what is no longer looked for where it was written: some of it, or all,
     /// is gone.
     pub fn freed_user_peak(&self) -> UserTime {

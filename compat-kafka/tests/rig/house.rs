@@ -25,12 +25,14 @@ const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
 pub struct Counting {
     format: KafkaFormat,
     pub replayed: AtomicU64,
+    /// How many batches compaction has looked into.
+    pub cleaned: AtomicU64,
 }
 
 impl Counting {
     fn new() -> Counting {
         let format = KafkaFormat { unpacked_bytes_max: 1 << 20 };
-        Counting { format, replayed: AtomicU64::new(0) }
+        Counting { format, replayed: AtomicU64::new(0), cleaned: AtomicU64::new(0) }
     }
 }
 
@@ -60,6 +62,7 @@ impl Format for Counting {
         delete_horizon: Option<SysTime>,
         keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
     ) -> Result<Rewritten, String> {
+        self.cleaned.fetch_add(1, Ordering::Relaxed);
         self.format.rewrite(batch, delete_horizon, keep)
     }
 }
