@@ -162,6 +162,7 @@ impl Replay for Rebuild {
 
     fn entry(&mut self, replayed: &Replayed<'_>) -> std::io::Result<()> {
         let entry = replayed.entry;
+        self.producers.advance(entry.stamp);
         match entry.kind {
             KIND_RECORDS => {
                 if let Some(note) = self.format.producer(replayed.start) {
