@@ -3,10 +3,11 @@
 
 mod rig;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{EngineError, Offset, SeekError, When};
+use engine::{EngineError, EngineOptions, Offset, SeekError, When};
 use hlc::{Cut, Hlc, SysTime};
 use rig::house::{House, Read, Record, read_all};
 
@@ -571,4 +572,88 @@ async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone()
     house.engine.remove_expired_pins().await.unwrap();
     assert_eq!(house.engine.compact_due().await.unwrap(), 1);
     assert_eq!((horizon().clean_to, horizon().replaced_to()), (Offset(40), Offset(40)));
+}
+
+/// Two topics, of which the first is to be compacted, and goes by age too.
+async fn compacted_and_not(options: EngineOptions) -> House {
+    let house = House::with(options);
+    let settings = [
+        ("cleanup.policy", "compact,delete"),
+        ("min.cleanable.dirty.ratio", "0"),
+        ("retention.ms", "100000"),
+    ];
+    house.topic("a", 1, &settings).await;
+    house.topic("b", 1, &[("retention.ms", "100000")]).await;
+    for _ in 0..2 {
+        for nth in 0..4 {
+            for topic in ["a", "b"] {
+                let record = (Some(format!("{}", nth % 2)), Some("x".to_owned()), nth);
+                house.produce(topic, 0, &[record]).await;
+            }
+        }
+        house.settle().await;
+    }
+    house.pass(SECOND);
+    house
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_log_is_compacted_it_can_be_given_up_and_freed_and_not_be_compacted_twice() {
+    for is_given_up in [false, true] {
+        let house = compacted_and_not(House::options()).await;
+        let (mut arrived, go) = house.pause_compaction();
+        let engine = Arc::clone(&house.engine);
+        let compacting = tokio::spawn(async move { engine.compact_due().await });
+        arrived.recv().await.expect("it compacts");
+        assert_eq!(house.engine.compact_due().await.unwrap(), 0);
+        if is_given_up {
+            house.pass(200_000);
+            assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+        }
+        let parts = house.engine.segment_count();
+        house.free().await;
+        house.engine.tend().await.unwrap();
+        house.free().await;
+        assert!(house.engine.segment_count() <= parts);
+        drop(go);
+        assert_eq!(compacting.await.unwrap().unwrap(), usize::from(!is_given_up));
+        // And again, when more has come.
+        for nth in 0..2 {
+            let record = (Some("0".to_owned()), Some("y".to_owned()), nth);
+            house.produce("a", 0, &[record]).await;
+        }
+        house.settle().await;
+        house.pass(SECOND);
+        assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+        let offsets = |house: &House| {
+            let read = read_all(&house.present("a", 0));
+            read.iter().map(|record| record.offset).collect::<Vec<_>>()
+        };
+        let expected: &[u64] = if is_given_up { &[9] } else { &[7, 9] };
+        assert_eq!(offsets(&house), expected);
+        house.free().await;
+        assert_eq!(offsets(&house.crash()), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_log_is_compacted_retention_goes_on() {
+    let mut options = House::options();
+    options.housekeeping.retention_every = Duration::from_millis(1);
+    let house = compacted_and_not(options).await;
+    let (mut arrived, go) = house.pause_compaction();
+    let keeping = tokio::spawn(Arc::clone(&house.engine).keep_house());
+    arrived.recv().await.expect("it compacts");
+    // Nothing was old before.
+    assert_eq!(house.present("b", 0).start(), Offset(0));
+    house.pass(200_000);
+    let given_up = async {
+        while house.present("b", 0).start() < Offset(8) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), given_up).await.expect("it is given up");
+    drop(go);
+    keeping.abort();
+    assert!(keeping.await.unwrap_err().is_cancelled());
 }

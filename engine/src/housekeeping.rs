@@ -78,30 +78,20 @@ impl History for Log {
 }
 
 impl Engine {
-    /// Looks after what is kept, until it is dropped.
+    /// Looks after what is kept, until it is dropped. Nothing that is done waits for another: a large
+    /// log may be compacted for hours.
     pub async fn keep_house(self: Arc<Engine>) {
         let options = self.options.housekeeping;
-        let every = |period: Duration| {
-            let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            ticks
-        };
-        let mut retention = every(options.retention_every);
-        let mut compaction = every(options.compaction_every);
         // One for all topics: their space lies in the same files.
         let delay_ms = TopicConfig::default().number("file.delete.delay.ms", self.topic_defaults());
-        let mut freeing = every(Duration::from_millis(delay_ms.max(0) as u64));
-        loop {
-            let (doing, done) = tokio::select! {
-                _ = retention.tick() => ("give up what is old", self.give_up_all().await),
-                _ = compaction.tick() => ("compact", self.compact_due().await.map(drop)),
-                _ = freeing.tick() => ("give back space", self.free().await.map(drop)),
-            };
-            // It is tried again at the next tick.
-            if let Err(error) = done {
-                tracing::error!(%error, doing, "housekeeping failed");
-            }
-        }
+        let freeing_every = Duration::from_millis(delay_ms.max(0) as u64);
+        tokio::join!(
+            every(options.retention_every, "give up what is old", || self.give_up_all()),
+            every(options.compaction_every, "compact", || async {
+                self.compact_due().await.map(drop)
+            }),
+            every(freeing_every, "give back space", || async { self.free().await.map(drop) }),
+        );
     }
 
     async fn give_up_all(self: &Arc<Engine>) -> Result<(), EngineError> {
@@ -313,6 +303,28 @@ impl Engine {
         let total = log.bytes_between(start, until)?;
         let oldest = log.entry_at(clean_to)?.map(|entry| entry.stamp.time());
         Ok(settings.is_due(dirty, total, oldest, now).then_some(Due { until, horizon }))
+    }
+}
+
+/// Does something now and then, for ever. What fails is tried again at the next tick, and reported when
+/// it fails in another way than before.
+async fn every<Doing: Future<Output = Result<(), EngineError>>>(
+    period: Duration,
+    doing: &str,
+    act: impl Fn() -> Doing,
+) {
+    let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut said = None;
+    loop {
+        ticks.tick().await;
+        let failed = act().await.err().map(|error| error.to_string());
+        if failed != said
+            && let Some(error) = &failed
+        {
+            tracing::error!(error, doing, "housekeeping failed");
+        }
+        said = failed;
     }
 }
 

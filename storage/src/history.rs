@@ -15,7 +15,7 @@ mod opening;
 mod proving;
 mod replacing;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -120,6 +120,8 @@ struct Reclaiming {
     unnamed: Vec<String>,
     /// The last generation that a base was given in this life.
     last_generation: u64,
+    /// Logs for which a base is being written.
+    replacing: HashSet<LogId>,
 }
 
 impl History {
