@@ -6,6 +6,7 @@
 //! The one temporal read path is [`seek`]: every face of the service that reads the past enters
 //! there.
 mod append;
+pub mod blocking;
 pub mod compaction;
 mod config;
 mod cut;
