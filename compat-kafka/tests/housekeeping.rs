@@ -5,10 +5,11 @@
 
 mod rig;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{EngineError, Offset, SeekError, When};
+use engine::{EngineError, EngineOptions, Offset, SeekError, When};
 use hlc::{Cut, Hlc, SysTime};
 use rig::house::{House, Read, Record, read_all};
 
@@ -470,4 +471,191 @@ async fn a_producer_is_known_again_after_all_that_it_wrote_was_given_up() {
         house.pass(2000);
     }
     assert!(house.engine.segment_count() <= 4, "{:?}", house.disk.names());
+}
+
+/// What cannot be done to one partition keeps nothing from being done to the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_whose_keys_do_not_fit_keeps_no_other_from_being_compacted() {
+    let mut options = House::options();
+    options.housekeeping.compaction_bytes_max = 1 << 10;
+    let house = House::with(options);
+    for topic in ["a", "b"] {
+        house.topic(topic, 1, &[("cleanup.policy", "compact")]).await;
+    }
+    let record = |key: u32| (Some(format!("{key}")), Some("x".to_owned()), 1);
+    house.produce("a", 0, &(0..1000).map(record).collect::<Vec<_>>()).await;
+    for _ in 0..2 {
+        house.produce("b", 0, &[record(7)]).await;
+    }
+    house.pass(SECOND);
+    house.settle().await;
+    let clean_to = |topic| house.present(topic, 0).partition.log.horizon().clean_to;
+    for _ in 0..2 {
+        let failed = house.engine.compact_due().await.unwrap_err().to_string();
+        assert!(failed.contains("the keys of one batch need more memory"), "{failed}");
+        assert_eq!((clean_to("a"), clean_to("b")), (Offset(0), Offset(2)));
+    }
+}
+
+/// Spoils the blocks of all indexes that have entries of the first topic, and none of the second.
+fn spoil_indexes(house: &House) {
+    for name in house.disk.names().iter().filter(|name| name.ends_with(".index")) {
+        for block in 2..4 {
+            house.disk.rot(name, block * 4096 + 100, 0x10);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f34_a_partition_that_cannot_be_looked_into_keeps_no_other_from_retention() {
+    // By its rules it cannot be told where it is to begin; or that it is to end, and not what it had.
+    for is_deleted in [false, true] {
+        let mut options = House::options();
+        options.deleted_topic_retention = Duration::from_secs(1);
+        let house = House::with(options);
+        let a = house.topic("a", 1, &[("retention.ms", "20000")]).await;
+        house.topic("b", 1, &[("retention.ms", "20000")]).await;
+        for topic in ["a", "b"] {
+            for nth in 0..200 {
+                house.pass(100);
+                house.produce(topic, 0, &[(None, Some("x".to_owned()), nth)]).await;
+            }
+        }
+        if is_deleted {
+            house.engine.delete_topic(a.id).await.unwrap();
+        }
+        house.pass(30 * SECOND);
+        house.settle().await;
+        spoil_indexes(&house);
+        let start = |topic: &engine::Topic| topic.partitions[0].start();
+        let b = house.engine.topic("b").unwrap();
+        for _ in 0..2 {
+            let failed = house.engine.give_up_old().await.unwrap_err().to_string();
+            assert!(failed.contains("an index is damaged"), "{failed}");
+            assert_eq!((start(&a), start(&b)), (Offset(0), Offset(200)));
+        }
+        house.engine.tend().await.unwrap();
+        house.engine.give_up_old().await.unwrap();
+        assert_eq!(start(&a), Offset(200));
+    }
+}
+
+/// A run that had no room for all keys has replaced more than it cleaned. What a pin then holds in
+/// between is not tried again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone() {
+    let mut options = House::options();
+    // 23 keys.
+    options.housekeeping.compaction_bytes_max = 26 * 24;
+    let house = House::with(options);
+    let settings = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
+    house.topic("a", 1, &settings).await;
+    let mut moments = Vec::new();
+    for keys in [0..20, 20..30, 30..40] {
+        let record = |key: u32| (Some(format!("{key}")), Some("x".to_owned()), 1);
+        house.produce("a", 0, &keys.map(record).collect::<Vec<_>>()).await;
+        house.settle().await;
+        house.pass(SECOND);
+        moments.push(house.now());
+        house.pass(SECOND);
+    }
+    let horizon = || house.present("a", 0).partition.log.horizon();
+    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    assert_eq!((horizon().clean_to, horizon().replaced_to()), (Offset(20), Offset(40)));
+
+    let expires = SysTime(house.engine.wall_now().0 + 60_000);
+    house.engine.pin("p", moments[1], When::Refuse, expires, None).await.unwrap();
+    let cleaned = || house.format.cleaned.load(Ordering::Relaxed);
+    let before = cleaned();
+    assert_eq!(house.engine.compact_due().await.unwrap(), 0);
+    assert_eq!(cleaned(), before, "nothing is cleaned that cannot be put in place");
+
+    house.pass(60_000);
+    house.engine.remove_expired_pins().await.unwrap();
+    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    assert_eq!((horizon().clean_to, horizon().replaced_to()), (Offset(40), Offset(40)));
+}
+
+/// Two topics, of which the first is to be compacted, and goes by age too.
+async fn compacted_and_not(options: EngineOptions) -> House {
+    let house = House::with(options);
+    let settings = [
+        ("cleanup.policy", "compact,delete"),
+        ("min.cleanable.dirty.ratio", "0"),
+        ("retention.ms", "100000"),
+    ];
+    house.topic("a", 1, &settings).await;
+    house.topic("b", 1, &[("retention.ms", "100000")]).await;
+    for _ in 0..2 {
+        for nth in 0..4 {
+            for topic in ["a", "b"] {
+                let record = (Some(format!("{}", nth % 2)), Some("x".to_owned()), nth);
+                house.produce(topic, 0, &[record]).await;
+            }
+        }
+        house.settle().await;
+    }
+    house.pass(SECOND);
+    house
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_log_is_compacted_it_can_be_given_up_and_freed_and_not_be_compacted_twice() {
+    for is_given_up in [false, true] {
+        let house = compacted_and_not(House::options()).await;
+        let (mut arrived, go) = house.pause_compaction();
+        let engine = Arc::clone(&house.engine);
+        let compacting = tokio::spawn(async move { engine.compact_due().await });
+        arrived.recv().await.expect("it compacts");
+        assert_eq!(house.engine.compact_due().await.unwrap(), 0);
+        if is_given_up {
+            house.pass(200_000);
+            assert_eq!(house.engine.give_up_old().await.unwrap(), 2);
+        }
+        let parts = house.engine.segment_count();
+        house.free().await;
+        house.engine.tend().await.unwrap();
+        house.free().await;
+        assert!(house.engine.segment_count() <= parts);
+        drop(go);
+        assert_eq!(compacting.await.unwrap().unwrap(), usize::from(!is_given_up));
+        // And again, when more has come.
+        for nth in 0..2 {
+            let record = (Some("0".to_owned()), Some("y".to_owned()), nth);
+            house.produce("a", 0, &[record]).await;
+        }
+        house.settle().await;
+        house.pass(SECOND);
+        assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+        let offsets = |house: &House| {
+            let read = read_all(&house.present("a", 0));
+            read.iter().map(|record| record.offset).collect::<Vec<_>>()
+        };
+        let expected: &[u64] = if is_given_up { &[9] } else { &[7, 9] };
+        assert_eq!(offsets(&house), expected);
+        house.free().await;
+        assert_eq!(offsets(&house.crash()), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_log_is_compacted_retention_goes_on() {
+    let mut options = House::options();
+    options.housekeeping.retention_every = Duration::from_millis(1);
+    let house = compacted_and_not(options).await;
+    let (mut arrived, go) = house.pause_compaction();
+    let keeping = tokio::spawn(Arc::clone(&house.engine).keep_house());
+    arrived.recv().await.expect("it compacts");
+    // Nothing was old before.
+    assert_eq!(house.present("b", 0).start(), Offset(0));
+    house.pass(200_000);
+    let given_up = async {
+        while house.present("b", 0).start() < Offset(8) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), given_up).await.expect("it is given up");
+    drop(go);
+    keeping.abort();
+    assert!(keeping.await.unwrap_err().is_cancelled());
 }

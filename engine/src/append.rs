@@ -123,6 +123,7 @@ impl Stage for Stager {
         base: Offset,
         stamp: Hlc,
     ) -> Result<(), EngineError> {
+        self.producers.advance(stamp);
         let Note::Records { producer, append_time } = &append.note else { return Ok(()) };
         if let Some(note) = producer {
             self.producers.check(append.log, note)?;

@@ -8,6 +8,7 @@ use hlc::{Ask, Cut, Hlc, Moment};
 use storage::Offset;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::blocking::tip_at;
 use crate::cut_cache::{Asked, CutCacheStats};
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -69,7 +70,7 @@ impl Snapshot {
             hash.update(&(topic.name.len() as u64).to_le_bytes());
             hash.update(topic.name.as_bytes());
             for partition in &topic.partitions {
-                let (tip, end) = partition.log.tip_at(at).map(|tip| (tip, tip.end))?;
+                let (tip, end) = tip_at(&partition.log, at).map(|tip| (tip, tip.end))?;
                 if end > Offset(0) {
                     stable_from = stable_from.max(partition.log.reach(at));
                     hash.update(&tip.chain.to_le_bytes());

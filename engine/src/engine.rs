@@ -24,6 +24,7 @@ use storage::{
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, oneshot};
 
 use crate::append::{Batch, Format, Note, Stager};
+use crate::blocking::tip_at;
 use crate::config::{TopicConfig, TopicDefaults};
 use crate::cut_cache::CutCache;
 use crate::error::EngineError;
@@ -35,6 +36,7 @@ use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS,
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
 use crate::pins::Hold;
 use crate::producers::Producers;
+use crate::troubles::Troubles;
 
 /// How many producer ids are granted by one entry.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
@@ -137,6 +139,7 @@ pub struct Engine {
     pub(crate) format: Arc<dyn Format>,
     pub(crate) options: EngineOptions,
     pub(crate) cuts: CutCache,
+    pub(crate) troubles: Troubles,
     flight: Arc<Semaphore>,
     files: Files,
     /// Held from looking at the namespace until the change that follows is applied.
@@ -160,6 +163,7 @@ impl Replay for Rebuild {
 
     fn entry(&mut self, replayed: &Replayed<'_>) -> std::io::Result<()> {
         let entry = replayed.entry;
+        self.producers.advance(entry.stamp);
         match entry.kind {
             KIND_RECORDS => {
                 if let Some(note) = self.format.producer(replayed.start) {
@@ -249,6 +253,7 @@ impl Engine {
             format,
             flight,
             cuts: CutCache::new(options.cut_cache_bytes_max),
+            troubles: Troubles::default(),
             files,
             options,
             changing: Changing::default(),
@@ -702,7 +707,9 @@ impl Engine {
     pub(crate) fn namespace_has(&self, cut: Cut) -> std::io::Result<bool> {
         let applied = Hlc::from_bits(self.shared.applied.load(Ordering::Acquire));
         for log in [NAMESPACE_LOG, GROUPS_LOG] {
-            if self.store.log(log).tip_at(cut)?.stamp > applied {
+            let log = self.store.log(log);
+            // What the log has in all, the cut has at the most.
+            if log.tip().stamp > applied && tip_at(&log, cut)?.stamp > applied {
                 return Ok(false);
             }
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hlc::{Cut, Hlc, SysTime};
-use storage::{Compacted, Emit, Entry, Freed, Log, Offset, Piece};
+use storage::{Compacted, Emit, Entry, Freed, Log, LogId, Offset, Piece};
 
 use crate::compaction::{
     CompactError, CompactOptions, CompactionSettings, Kept, Outcome, Source, Stored, compact,
@@ -19,10 +19,12 @@ use crate::config::TopicConfig;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
-use crate::retention::{GiveUp, History};
+use crate::retention::{GiveUp, History, Rules};
 
 /// How many bytes of a log are asked for at once.
 const READ_BYTES: usize = 1 << 20;
+/// After how many failures of the disk a round goes no further.
+const FAILURES_MAX: u32 = 8;
 
 /// When the engine looks after what it keeps.
 #[derive(Clone, Copy, Debug)]
@@ -76,42 +78,34 @@ impl History for Log {
 }
 
 impl Engine {
-    /// Looks after what is kept, until it is dropped.
+    /// Looks after what is kept, until it is dropped. Nothing that is done waits for another: a large
+    /// log may be compacted for hours.
     pub async fn keep_house(self: Arc<Engine>) {
         let options = self.options.housekeeping;
-        let every = |period: Duration| {
-            let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            ticks
-        };
-        let mut retention = every(options.retention_every);
-        let mut compaction = every(options.compaction_every);
         // One for all topics: their space lies in the same files.
         let delay_ms = TopicConfig::default().number("file.delete.delay.ms", self.topic_defaults());
-        let mut freeing = every(Duration::from_millis(delay_ms.max(0) as u64));
-        loop {
-            let (doing, done) = tokio::select! {
-                _ = retention.tick() => ("give up what is old", self.give_up_all().await),
-                _ = compaction.tick() => ("compact", self.compact_due().await.map(drop)),
-                _ = freeing.tick() => ("give back space", self.free().await.map(drop)),
-            };
-            // It is tried again at the next tick.
-            if let Err(error) = done {
-                tracing::error!(%error, doing, "housekeeping failed");
-            }
-        }
+        let freeing_every = Duration::from_millis(delay_ms.max(0) as u64);
+        tokio::join!(
+            every(options.retention_every, "give up what is old", || self.give_up_all()),
+            every(options.compaction_every, "compact", || async {
+                self.compact_due().await.map(drop)
+            }),
+            every(freeing_every, "give back space", || async { self.free().await.map(drop) }),
+        );
     }
 
     async fn give_up_all(self: &Arc<Engine>) -> Result<(), EngineError> {
-        self.give_up_old().await?;
-        self.give_up_old_groups().await.map(drop)
+        let records = self.give_up_old().await.map(drop);
+        let groups = self.give_up_old_groups().await.map(drop);
+        records.and(groups)
     }
 
     /// Gives up what retention says, and removes pins that have expired; how many partitions begin
     /// later now.
     ///
     /// # Errors
-    /// The disk fails.
+    /// The disk fails, or one of the partitions cannot be looked into: the first that was met. It ends
+    /// nothing for the others.
     pub async fn give_up_old(self: &Arc<Engine>) -> Result<usize, EngineError> {
         if self.time_to_give_up().is_some() {
             self.remove_expired_pins().await?;
@@ -130,23 +124,55 @@ impl Engine {
     fn give_up_now(&self) -> Result<usize, EngineError> {
         // A clock that cannot be trusted makes nothing old.
         let Some(now) = self.time_to_give_up() else { return Ok(0) };
-        let mut starts = Vec::new();
+        let (mut starts, mut round) = (Vec::new(), self.troubles.round("give up what is old"));
         for (topic, rules) in self.retention_rules() {
             for partition in &topic.partitions {
-                if let Some(given_up) = rules.decide(&*partition.log, now)?
-                    && self.holding(&topic.id, partition)?.is_none()
-                {
-                    let GiveUp { start, why } = given_up;
-                    let (topic, partition_index) = (&*topic.name, partition.index);
-                    tracing::debug!(topic, partition_index, start = start.0, ?why, "gives up");
+                let start = self.new_start(&topic, &rules, partition, now);
+                if let Some(Some(start)) = round.done(&topic.name, partition, start) {
                     starts.push((partition.log.id, start));
                 }
             }
         }
-        if !starts.is_empty() {
-            self.store.give_up(&starts)?;
+        let given_up = self.give_up_each(&starts)?;
+        round.end()?;
+        Ok(given_up)
+    }
+
+    /// Where a partition is to begin by the rules, if that is later than it does.
+    fn new_start(
+        &self,
+        topic: &Topic,
+        rules: &Rules,
+        partition: &Partition,
+        now: SysTime,
+    ) -> Result<Option<Offset>, EngineError> {
+        let Some(GiveUp { start, why }) = rules.decide(&*partition.log, now)? else {
+            return Ok(None);
+        };
+        if self.holding(&topic.id, partition)?.is_some() {
+            return Ok(None);
         }
-        Ok(starts.len())
+        let (topic, partition) = (&*topic.name, partition.index);
+        tracing::debug!(topic, partition, start = start.0, ?why, "gives up");
+        Ok(Some(start))
+    }
+
+    /// Gives up all at once; or, where one of them cannot be, each of the others by itself.
+    fn give_up_each(&self, starts: &[(LogId, Offset)]) -> io::Result<usize> {
+        if starts.is_empty() || self.store.give_up(starts).is_ok() {
+            return Ok(starts.len());
+        }
+        let (mut failed, mut first) = (0, None);
+        for start in starts {
+            let Err(error) = self.store.give_up(&[*start]) else { continue };
+            // What is damaged is damaged for one. A disk that fails often, fails for all.
+            failed += u32::from(!is_damage(&error));
+            first.get_or_insert(error);
+            if failed >= FAILURES_MAX {
+                break;
+            }
+        }
+        first.map_or(Ok(starts.len()), Err)
     }
 
     /// Gives back the space of what was given up before the last call.
@@ -162,17 +188,21 @@ impl Engine {
     /// were compacted.
     ///
     /// # Errors
-    /// The disk fails.
+    /// The disk fails, or one of the partitions cannot be compacted: the first that was met. It ends
+    /// nothing for the others.
     pub async fn compact_due(self: &Arc<Engine>) -> Result<usize, EngineError> {
         let engine = Arc::clone(self);
         on_a_thread(move || {
             engine.seal_old();
-            let mut count = 0;
+            let (mut count, mut round) = (0, engine.troubles.round("compact"));
             for topic in engine.topics() {
                 for partition in &topic.partitions {
-                    count += usize::from(engine.compact_if_due(&topic, partition)?);
+                    let compacted = engine.compact_if_due(&topic, partition);
+                    let compacted = round.done(&topic.name, partition, compacted);
+                    count += usize::from(compacted == Some(true));
                 }
             }
+            round.end()?;
             Ok(count)
         })
         .await
@@ -262,8 +292,11 @@ impl Engine {
             horizon = horizon.min(hold.at.bound());
         }
         let (until, _) = self.store.replaceable(log.id, Cut::below(horizon))?;
-        let (start, clean_to) = (log.start(), log.horizon().clean_to);
-        if until <= clean_to.max(start) {
+        let (start, replaced) = (log.start(), log.horizon());
+        let clean_to = replaced.clean_to;
+        // A run whose room for keys was full replaced more than it cleaned. If a pin or a longer lag
+        // has come to lie in between, the rest waits: what was replaced cannot be in part.
+        if until <= clean_to.max(start) || until < replaced.freed().end {
             return Ok(None);
         }
         let dirty = log.bytes_between(clean_to.max(start), until)?;
@@ -271,6 +304,32 @@ impl Engine {
         let oldest = log.entry_at(clean_to)?.map(|entry| entry.stamp.time());
         Ok(settings.is_due(dirty, total, oldest, now).then_some(Due { until, horizon }))
     }
+}
+
+/// Does something now and then, for ever. What fails is tried again at the next tick, and reported when
+/// it fails in another way than before.
+async fn every<Doing: Future<Output = Result<(), EngineError>>>(
+    period: Duration,
+    doing: &str,
+    act: impl Fn() -> Doing,
+) {
+    let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut said = None;
+    loop {
+        ticks.tick().await;
+        let failed = act().await.err().map(|error| error.to_string());
+        if failed != said
+            && let Some(error) = &failed
+        {
+            tracing::error!(error, doing, "housekeeping failed");
+        }
+        said = failed;
+    }
+}
+
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 struct Due {

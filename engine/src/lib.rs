@@ -6,6 +6,7 @@
 //! The one temporal read path is [`seek`]: every face of the service that reads the past enters
 //! there.
 mod append;
+pub mod blocking;
 pub mod compaction;
 mod config;
 mod cut;
@@ -21,6 +22,7 @@ pub mod pins;
 mod producers;
 pub mod retention;
 pub mod seek;
+mod troubles;
 
 pub use append::{Batch, Format, KeyedRecord, ProducerNote, Rewritten, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use hlc::{Cut, Hlc, Moment, SysTime};
 use tokio::sync::OwnedMutexGuard;
 
+use crate::blocking::tip_at;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::event::Event;
@@ -292,7 +293,7 @@ impl Engine {
         partition: &Partition,
     ) -> std::io::Result<Option<Hold>> {
         let Some(hold) = self.holds(Some(topic)).latest else { return Ok(None) };
-        let (end, start) = (partition.log.offset_at(hold.at)?, partition.start());
+        let (end, start) = (tip_at(&partition.log, hold.at)?.end, partition.start());
         let count = || self.shared.namespace.read().partition_count_at(topic, hold.at);
         let holds = end > start || (end == start && count() > partition.index as usize);
         Ok(holds.then_some(hold))

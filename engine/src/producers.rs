@@ -14,8 +14,18 @@ use crate::error::EngineError;
 const REMEMBERED: usize = 5;
 /// A producer that has not written for this long is forgotten (`producer.id.expiration.ms`).
 const EXPIRY_MS: u64 = 24 * 3600 * 1000;
+/// How often is looked for those, by the stamps of what is written.
+const SWEEP_MS: u64 = 10 * 60 * 1000;
 /// How many producers a log remembers at most; the longest silent are forgotten first.
-const PRODUCERS_MAX: usize = 20_000;
+const LOG_PRODUCERS_MAX: usize = 20_000;
+/// How many all logs together remember at most; the longest silent are forgotten first.
+const PRODUCERS_MAX: usize = 200_000;
+/// What [`Producers::encode`] gives is never longer: each segment that is sealed has it.
+const ENCODED_BYTES_MAX: usize = 64 << 20;
+/// What a producer takes there at most, with a log of its own: numbers of variable length.
+const PRODUCER_BYTES_MAX: usize = (10 + 10) + 10 + 3 + 1 + REMEMBERED * (5 + 5 + 10 + 10);
+
+const _: () = assert!(10 + PRODUCERS_MAX * PRODUCER_BYTES_MAX <= ENCODED_BYTES_MAX);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Written {
@@ -35,12 +45,21 @@ impl Producer {
     fn newest(&self) -> Option<&Written> {
         self.written.back()
     }
+
+    /// When it wrote last.
+    fn stamp(&self) -> Hlc {
+        self.newest().map_or(Hlc::ZERO, |written| written.stamp)
+    }
 }
 
 /// All producers of all logs.
 #[derive(Debug, Default)]
 pub(crate) struct Producers {
     by_log: HashMap<LogId, HashMap<i64, Producer>>,
+    /// How many there are.
+    count: usize,
+    /// When was last looked for those who are silent.
+    swept: Hlc,
     /// What staged batches replaced, newest last.
     undo: Vec<(LogId, i64, Option<Producer>)>,
 }
@@ -97,10 +116,13 @@ impl Producers {
         base: Offset,
         stamp: Hlc,
     ) -> Option<Producer> {
-        let producers = self.by_log.entry(log).or_default();
-        if producers.len() >= PRODUCERS_MAX && !producers.contains_key(&note.id) {
-            forget(producers, stamp);
+        self.advance(stamp);
+        let known = self.by_log.get(&log);
+        if known.is_none_or(|producers| !producers.contains_key(&note.id)) {
+            self.make_room(log, stamp);
+            self.count += 1;
         }
+        let producers = self.by_log.entry(log).or_default();
         let before = producers.get(&note.id).cloned();
         let new = || Producer { epoch: note.epoch, written: VecDeque::with_capacity(REMEMBERED) };
         let producer = producers.entry(note.id).or_insert_with(new);
@@ -115,15 +137,75 @@ impl Producers {
         before
     }
 
+    /// Says that something is written, whatever it is: the time from which silence counts.
+    pub(crate) fn advance(&mut self, stamp: Hlc) {
+        if stamp.time().0 >= self.swept.time().0.saturating_add(SWEEP_MS) {
+            self.swept = stamp;
+            self.forget_expired(stamp);
+        }
+    }
+
+    fn forget_expired(&mut self, now: Hlc) {
+        let oldest = now.time().0.saturating_sub(EXPIRY_MS);
+        self.retain(|producer| producer.stamp().time().0 > oldest);
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Producer) -> bool) {
+        self.by_log.retain(|_, producers| {
+            producers.retain(|_, producer| stays(producer));
+            shrink(producers);
+            !producers.is_empty()
+        });
+        self.count = self.by_log.values().map(HashMap::len).sum();
+    }
+
+    /// Forgets the silent, if there is no room for one more.
+    fn make_room(&mut self, log: LogId, now: Hlc) {
+        if self.count >= PRODUCERS_MAX {
+            self.forget_expired(now);
+        }
+        self.keep_newest(PRODUCERS_MAX);
+        let Some(producers) = self.by_log.get_mut(&log) else { return };
+        if producers.len() >= LOG_PRODUCERS_MAX {
+            let before = producers.len();
+            let least = newest(producers.values(), LOG_PRODUCERS_MAX / 2);
+            producers.retain(|_, producer| producer.stamp() > least);
+            self.count -= before - producers.len();
+        }
+    }
+
+    /// Forgets the longest silent where there are `most` or more, so that it is not done again soon.
+    fn keep_newest(&mut self, most: usize) {
+        if self.count < most {
+            return;
+        }
+        let least = newest(self.by_log.values().flat_map(HashMap::values), most / 4 * 3);
+        let before = self.count;
+        self.retain(|producer| producer.stamp() > least);
+        let forgotten = before - self.count;
+        tracing::warn!(
+            forgotten,
+            most,
+            "there are too many producers; the longest silent are forgotten"
+        );
+    }
+
     /// All that is remembered of what was committed.
     pub(crate) fn encode(&self) -> Vec<u8> {
         assert!(self.undo.is_empty(), "nothing is staged when a segment is sealed");
         postcard::to_stdvec(&self.by_log).expect("producers can be encoded")
     }
 
-    /// What [`Producers::encode`] gave.
+    /// What [`Producers::encode`] gave. An earlier version gave more of them.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Producers, postcard::Error> {
-        Ok(Producers { by_log: postcard::from_bytes(bytes)?, undo: Vec::new() })
+        let by_log: HashMap<LogId, HashMap<i64, Producer>> = postcard::from_bytes(bytes)?;
+        let stamps = by_log.values().flat_map(HashMap::values).map(Producer::stamp);
+        let last = stamps.max().unwrap_or(Hlc::ZERO);
+        let mut producers = Producers { by_log, ..Producers::default() };
+        producers.swept = last;
+        producers.forget_expired(last);
+        producers.keep_newest(PRODUCERS_MAX + 1);
+        Ok(producers)
     }
 
     pub(crate) fn commit(&mut self) {
@@ -133,10 +215,15 @@ impl Producers {
     pub(crate) fn rollback(&mut self) {
         while let Some((log, id, before)) = self.undo.pop() {
             let producers = self.by_log.entry(log).or_default();
+            let held = producers.len();
             match before {
                 Some(before) => producers.insert(id, before),
                 None => producers.remove(&id),
             };
+            self.count = self.count - held + producers.len();
+            if producers.is_empty() {
+                self.by_log.remove(&log);
+            }
         }
     }
 }
@@ -145,19 +232,18 @@ fn next(sequence: i32) -> i32 {
     if sequence == i32::MAX { 0 } else { sequence + 1 }
 }
 
-/// Drops who has not written for long; or, if all have, the silent half.
-fn forget(producers: &mut HashMap<i64, Producer>, now: Hlc) {
-    let newest =
-        |producer: &Producer| producer.newest().map_or(0, |written| written.stamp.time().0);
-    producers.retain(|_, producer| newest(producer) + EXPIRY_MS > now.time().0);
-    if producers.len() < PRODUCERS_MAX {
-        return;
+/// The stamp that lies below those of the `count` that wrote last.
+fn newest<'a>(producers: impl Iterator<Item = &'a Producer>, count: usize) -> Hlc {
+    let mut stamps: Vec<Hlc> = producers.map(Producer::stamp).collect();
+    let Some(below) = stamps.len().checked_sub(count + 1) else { return Hlc::ZERO };
+    *stamps.select_nth_unstable(below).1
+}
+
+/// Gives back the room of those that are gone.
+fn shrink(producers: &mut HashMap<i64, Producer>) {
+    if producers.capacity() > 64 && producers.len() < producers.capacity() / 4 {
+        producers.shrink_to(producers.len() * 2);
     }
-    let mut times: Vec<u64> = producers.values().map(newest).collect();
-    let middle = times.len() / 2;
-    let (_, median, _) = times.select_nth_unstable(middle);
-    let median = *median;
-    producers.retain(|_, producer| newest(producer) > median);
 }
 
 #[cfg(test)]
@@ -230,13 +316,96 @@ mod tests {
         assert!(producers.check(LOG, &note(0, 1, 1)).is_ok());
     }
 
+    fn at(ms: u64) -> Hlc {
+        Hlc::at(hlc::SysTime(ms))
+    }
+
+    fn record(producers: &mut Producers, log: u64, id: i64, stamp: Hlc) {
+        let note = ProducerNote { id, ..note(0, 0, 1) };
+        producers.record(LogId(log), &note, Offset(0), stamp);
+    }
+
+    fn count(producers: &Producers) -> usize {
+        let count = producers.by_log.values().map(HashMap::len).sum();
+        assert_eq!(producers.count, count);
+        count
+    }
+
     #[test]
-    fn the_producers_of_a_log_are_bounded() {
+    fn the_producers_of_a_log_are_bounded_and_the_longest_silent_go_first() {
         let mut producers = Producers::default();
-        for id in 0..(PRODUCERS_MAX as i64 * 2) {
-            let note = ProducerNote { id, ..note(0, 0, 1) };
-            producers.record(LOG, &note, Offset(0), Hlc::from_bits((id as u64) << 16));
+        let last = LOG_PRODUCERS_MAX as i64 * 2;
+        for id in 0..=last {
+            record(&mut producers, 1, id, at(id as u64));
+            assert!(producers.by_log[&LOG].len() <= LOG_PRODUCERS_MAX);
         }
-        assert!(producers.by_log[&LOG].len() <= PRODUCERS_MAX);
+        let least = producers.by_log[&LOG].keys().min().unwrap();
+        assert_eq!(count(&producers) as i64, last - least + 1);
+        assert!(count(&producers) >= LOG_PRODUCERS_MAX / 2);
+    }
+
+    #[test]
+    fn the_producers_of_all_logs_are_bounded_and_what_is_encoded_of_them_too() {
+        let mut producers = Producers::default();
+        for nth in 0..=PRODUCERS_MAX as u64 {
+            // As long as they can be: each in a log of its own, in a batch of large numbers.
+            let id = i64::MIN + nth as i64;
+            let note = ProducerNote { id, epoch: i16::MIN, ..note(0, i32::MIN, 1) };
+            let stamp = Hlc::from_bits(u64::MAX - 2 * PRODUCERS_MAX as u64 + nth);
+            for _ in 0..REMEMBERED {
+                producers.record(LogId(u64::MAX - nth), &note, Offset(u64::MAX), stamp);
+            }
+        }
+        assert_eq!(count(&producers), PRODUCERS_MAX / 4 * 3 + 1);
+        assert!(producers.by_log.contains_key(&LogId(u64::MAX - PRODUCERS_MAX as u64)));
+        assert!(!producers.by_log.contains_key(&LogId(u64::MAX)));
+        let bytes = producers.encode();
+        assert!(bytes.len() <= count(&producers) * PRODUCER_BYTES_MAX + 10, "{}", bytes.len());
+        let again = Producers::decode(&bytes).unwrap();
+        assert_eq!(count(&again), count(&producers));
+    }
+
+    #[test]
+    fn who_is_silent_for_a_day_is_forgotten_whoever_writes_then_and_so_is_a_log_without_producers()
+    {
+        let mut producers = Producers::default();
+        record(&mut producers, 1, 1, at(1000));
+        record(&mut producers, 2, 2, at(1001));
+        producers.advance(at(1000 + EXPIRY_MS - 1));
+        assert_eq!(count(&producers), 2);
+        record(&mut producers, 2, 2, at(2000 + EXPIRY_MS));
+        producers.advance(at(1000 + EXPIRY_MS + SWEEP_MS));
+        assert_eq!(producers.by_log.keys().collect::<Vec<_>>(), [&LogId(2)]);
+        assert_eq!(count(&producers), 1);
+        let again = Producers::decode(&producers.encode()).unwrap();
+        assert_eq!(count(&again), 1);
+    }
+
+    #[test]
+    fn more_than_there_may_be_are_read_and_the_newest_of_them_kept() {
+        let mut many = Producers::default();
+        for log in 0..PRODUCERS_MAX as u64 + 10 {
+            let written = Written { first: 0, last: 0, base: Offset(0), stamp: at(log) };
+            let producer = Producer { epoch: 0, written: [written].into() };
+            many.by_log.insert(LogId(log), HashMap::from([(7, producer)]));
+        }
+        let kept = Producers::decode(&many.encode()).unwrap();
+        assert!(count(&kept) <= PRODUCERS_MAX);
+        let least = kept.by_log.keys().min().unwrap().0;
+        assert_eq!(count(&kept) as u64, PRODUCERS_MAX as u64 + 10 - least);
+    }
+
+    #[test]
+    fn what_is_taken_back_is_not_counted() {
+        let mut producers = Producers::default();
+        record(&mut producers, 1, 1, at(1));
+        for (log, id) in [(1, 1), (1, 2), (2, 3)] {
+            let note = ProducerNote { id, ..note(0, 1, 1) };
+            producers.stage(LogId(log), &note, Offset(1), at(2));
+        }
+        assert_eq!(count(&producers), 3);
+        producers.rollback();
+        assert_eq!(count(&producers), 1);
+        assert_eq!(producers.by_log.len(), 1);
     }
 }

@@ -15,6 +15,7 @@ use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
 use storage::manifest::Horizon;
 use storage::{Offset, Piece};
 
+use crate::blocking::{looking_from, read, tip_at};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
@@ -152,7 +153,8 @@ impl View {
         if !inside {
             return Err(EngineError::OffsetOutOfRange { offset: from, start, end });
         }
-        let pieces = self.partition.log.read(Offset(from as u64), end, bytes_max)?;
+        let (log, offset) = (&self.partition.log, Offset(from as u64));
+        let pieces = looking_from(log, offset, || log.read(offset, end, bytes_max))?;
         // Given up meanwhile: what was found begins behind what was asked for.
         let start = self.start();
         if (from as u64) < start.0 {
@@ -361,9 +363,9 @@ impl Engine {
         known: Cut,
     ) -> Result<Offset, SeekError> {
         match moment {
-            Moment::Sys(cut) => Ok(partition.log.offset_at(cut)?),
+            Moment::Sys(cut) => Ok(tip_at(&partition.log, cut)?.end),
             Moment::User { before, .. } => {
-                let end = partition.log.offset_at(known)?;
+                let end = tip_at(&partition.log, known)?.end;
                 let found = self.first_in_log(partition, before, Offset(0))?;
                 Ok(found.map_or(end, |found| found.offset.min(end)))
             }
@@ -391,7 +393,12 @@ impl Engine {
         from: Offset,
     ) -> Result<Option<Found>, EngineError> {
         let mut from = from;
-        while let Some(piece) = partition.log.first_reaching(time, from)? {
+        let log = &partition.log;
+        // The present needs no look into the past.
+        if log.tip().user_peak < time {
+            return Ok(None);
+        }
+        while let Some(piece) = looking_from(log, from, || log.first_reaching(time, from))? {
             let times = self.times(&piece)?;
             let record = times.into_iter().find(|(offset, t)| *offset >= from && *t >= time);
             if let Some((offset, time)) = record {
@@ -414,13 +421,12 @@ impl Engine {
             return Ok(None);
         }
         // A view may begin and end inside of a batch: there only the records can tell.
-        let pieces = [
-            log.piece_at(start)?,
-            log.piece_at(Offset(end.0 - 1))?,
-            log.latest_by_user_time(start, end)?,
-        ];
+        let pieces = looking_from(log, start, || -> std::io::Result<_> {
+            let edges = [log.piece_at(start)?, log.piece_at(Offset(end.0 - 1))?];
+            Ok(edges.into_iter().chain([log.latest_by_user_time(start, end)?]))
+        });
         let mut best: Option<Found> = None;
-        for piece in pieces.into_iter().flatten() {
+        for piece in pieces?.flatten() {
             for (offset, time) in self.times(&piece)? {
                 let better = best.is_none_or(|best| {
                     time > best.time || (time == best.time && offset < best.offset)
@@ -444,7 +450,7 @@ impl Engine {
     }
 
     fn times(&self, piece: &Piece) -> Result<Vec<(Offset, UserTime)>, EngineError> {
-        let batch = piece.read().map_err(|error| EngineError::Disk(error.to_string().into()))?;
+        let batch = read(piece).map_err(|error| EngineError::Disk(error.to_string().into()))?;
         let entry = &piece.entry;
         Ok(self.format.times(&batch).unwrap_or_else(|why| {
             // A producer wrote it so, and no reader will see its records. What its header claims

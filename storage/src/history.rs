@@ -120,6 +120,8 @@ struct Reclaiming {
     unnamed: Vec<String>,
     /// The last generation that a base was given in this life.
     last_generation: u64,
+    /// Logs for which a base is being written.
+    replacing: HashSet<LogId>,
 }
 
 impl History {

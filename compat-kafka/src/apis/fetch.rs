@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use engine::{EngineError, Piece, View, Watch, Watcher};
+use engine::{EngineError, Piece, View, Watch, Watcher, blocking};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader};
@@ -241,7 +241,7 @@ fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes
         return Ok(Bytes::new());
     }
     let Some(piece) = pieces.pop() else { return Ok(Bytes::new()) };
-    let batch = match piece.read() {
+    let batch = match blocking::read(&piece) {
         Ok(batch) => batch,
         // The checksum does not match.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {

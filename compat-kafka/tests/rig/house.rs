@@ -13,8 +13,10 @@ use engine::{
 };
 use hlc::{Ask, Cut, ManualClock, Moment, SysTime, UserTime};
 use kafka_records::{BatchBuilder, Codec, HEADER_BYTES, Limit, records};
+use parking_lot::Mutex;
 use storage::Appended;
 use storage::disk::MemoryDisk;
+use tokio::sync::mpsc;
 
 use super::START;
 
@@ -25,12 +27,21 @@ const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
 pub struct Counting {
     format: KafkaFormat,
     pub replayed: AtomicU64,
+    /// How many batches compaction has looked into.
+    pub cleaned: AtomicU64,
+    /// Compaction says here that it looks into a batch, and waits there; once.
+    pub pause: Mutex<Option<(mpsc::UnboundedSender<()>, std::sync::mpsc::Receiver<()>)>>,
 }
 
 impl Counting {
     fn new() -> Counting {
         let format = KafkaFormat { unpacked_bytes_max: 1 << 20 };
-        Counting { format, replayed: AtomicU64::new(0) }
+        Counting {
+            format,
+            replayed: AtomicU64::new(0),
+            cleaned: AtomicU64::new(0),
+            pause: Mutex::default(),
+        }
     }
 }
 
@@ -60,6 +71,12 @@ impl Format for Counting {
         delete_horizon: Option<SysTime>,
         keep: &mut dyn FnMut(&KeyedRecord<'_>) -> bool,
     ) -> Result<Rewritten, String> {
+        self.cleaned.fetch_add(1, Ordering::Relaxed);
+        let pause = self.pause.lock().take();
+        if let Some((here, on)) = pause {
+            let _ = here.send(());
+            let _ = on.recv();
+        }
         self.format.rewrite(batch, delete_horizon, keep)
     }
 }
@@ -172,6 +189,15 @@ impl House {
         };
         let topic = self.engine.topic(topic).unwrap();
         self.engine.append(vec![(topic, partition, batch)], Durability::Synced).await.remove(0)
+    }
+
+    /// Has compaction wait in the midst of the next log: it says when it is there, and goes on when it
+    /// is told to, or when what tells it is dropped.
+    pub fn pause_compaction(&self) -> (mpsc::UnboundedReceiver<()>, std::sync::mpsc::Sender<()>) {
+        let (here, arrived) = mpsc::unbounded_channel();
+        let (go, on) = std::sync::mpsc::channel();
+        *self.format.pause.lock() = Some((here, on));
+        (arrived, go)
     }
 
     /// Seals the open segment, indexes and files.

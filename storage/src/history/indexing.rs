@@ -75,12 +75,7 @@ impl History {
         let _ = self.lost.set(why.into());
     }
 
-    fn write_index(
-        &self,
-        segment: &Arc<Segment>,
-        end: u64,
-        name: &str,
-    ) -> io::Result<Written> {
+    fn write_index(&self, segment: &Arc<Segment>, end: u64, name: &str) -> io::Result<Written> {
         let mut builder = IndexBuilder::create(&*self.disk, name, segment.start, end)?;
         let mut tips = Vec::new();
         for log in self.logs() {

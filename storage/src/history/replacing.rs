@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use hlc::{Cut, Hlc, UserTime};
 
-use super::History;
 use super::indexing::{anew, promote};
+use super::{History, Reclaiming};
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::filed::{FiledHeader, FiledWalk, FiledWriter, base_name, index_name};
@@ -17,6 +17,9 @@ use crate::journal::{FRAME_BYTES, Frame};
 use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, Sealed, entry_of};
 use crate::manifest::Horizon;
 use crate::part::Indexed;
+
+/// After how many bytes other work goes first.
+const PACE_BYTES: usize = 1 << 20;
 
 /// An entry that compaction leaves: as it was, with another payload.
 #[derive(Clone, Debug)]
@@ -58,11 +61,34 @@ impl Sealed {
     }
 }
 
+/// Says that a base of a log is being written, until it is dropped.
+struct Replacing<'a> {
+    history: &'a History,
+    log: LogId,
+}
+
+impl Replacing<'_> {
+    /// It ends here, and not when somebody has left `reclaiming`.
+    fn end(self, reclaiming: &mut Reclaiming) {
+        reclaiming.replacing.remove(&self.log);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Replacing<'_> {
+    fn drop(&mut self) {
+        self.history.reclaiming.lock().replacing.remove(&self.log);
+    }
+}
+
 impl History {
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
     /// it ends ([`Sealed::tip_of_runs_in`]). Changes nothing if `confirm` says so, which is asked once
-    /// all of it is on stable storage; or if
-    /// there is a base already that reaches further, or all below `until` was given up meanwhile.
+    /// all of it is on stable storage; if there is a base already that reaches further, or all below
+    /// `until` was given up meanwhile; or if the log is being replaced already.
+    ///
+    /// Other logs are replaced, parts are filed, and space is given back meanwhile. What `fill` finds
+    /// while it reads stays readable as for any reader: it looks for each stretch anew.
     ///
     /// # Errors
     /// The disk fails, or `fill` does; nothing has changed then.
@@ -73,28 +99,38 @@ impl History {
         fill: Fill<'_>,
         confirm: &mut dyn FnMut(&Compacted) -> bool,
     ) -> io::Result<bool> {
-        let mut reclaiming = self.reclaiming.lock();
         let log = self.log(id);
         if !log.horizon().admits_base(until) {
             return Ok(false);
         }
-        // No name comes twice: one that is not named any more may still have to be removed, and one
-        // that could not be named may yet turn out to be.
-        let generation = {
-            let manifest = self.manifest.lock();
-            let last = reclaiming.last_generation.max(manifest.sequence);
-            last.max(manifest.horizon(id).base) + 1
-        };
-        reclaiming.last_generation = generation;
+        let Some((replacing, generation)) = self.begin_replacing(id) else { return Ok(false) };
         let written = self.write_base(&log, until, generation, fill);
-        if let Ok(Some((base, compacted))) = &written
-            && confirm(compacted)
-            && self.put_base(&log, until, generation, base, compacted)?
-        {
-            return Ok(true);
+        if let Ok(Some((base, compacted))) = &written {
+            // Nothing is freed from here on. This is waited for before `confirm` is asked, and not again:
+            // that may hold what others wait for.
+            let mut reclaiming = self.reclaiming.lock();
+            replacing.end(&mut reclaiming);
+            if confirm(compacted) && self.put_base(&log, until, generation, base, compacted)? {
+                return Ok(true);
+            }
         }
         self.discard(&base_name(id, generation));
         written.map(|_| false)
+    }
+
+    /// The generation of a new base of a log; `None` if one is being written.
+    fn begin_replacing(&self, id: LogId) -> Option<(Replacing<'_>, u64)> {
+        let mut reclaiming = self.reclaiming.lock();
+        if !reclaiming.replacing.insert(id) {
+            return None;
+        }
+        // No name comes twice: one that is not named any more may still have to be removed, and one
+        // that could not be named may yet turn out to be.
+        let manifest = self.manifest.lock();
+        let last = reclaiming.last_generation.max(manifest.sequence);
+        let generation = last.max(manifest.horizon(id).base) + 1;
+        reclaiming.last_generation = generation;
+        Some((Replacing { history: self, log: id }, generation))
     }
 
     /// Writes what is to stand in for the beginning of a log; `None` if that was given up meanwhile.
@@ -111,9 +147,13 @@ impl History {
         let mut writer = FiledWriter::create(&*self.disk, &name, header)?;
         let mut builder = IndexBuilder::create(&*self.disk, &index_name(&name), 0, end)?;
         builder.begin(id, Tip::NONE);
-        let (mut bytes, mut reached) = (0, Offset(0));
-        let compacted = fill(&mut |kept| {
-            self.give_way()?;
+        let (mut bytes, mut reached, mut unpaced) = (0, Offset(0), PACE_BYTES);
+        let filled = fill(&mut |kept| {
+            unpaced += FRAME_BYTES + kept.payload.len();
+            if unpaced >= PACE_BYTES {
+                self.give_way()?;
+                unpaced = 0;
+            }
             let mut entry = kept.entry;
             if reached == Offset(0)
                 && let Some(mark) = mark_before(&log.sealed_now(), &entry, log.start())?
@@ -129,11 +169,14 @@ impl History {
             entry.bytes = bytes;
             let header = frame_of(id, &entry).encode(entry.frame());
             builder.entry(writer.add(&entry, &header, &kept.payload)?)
-        })?;
+        });
+        // Who fills it finds nothing any more then, and may take it for damage.
+        if log.start() >= until {
+            return Ok(None);
+        }
+        let compacted = filled?;
         if reached != until {
-            let is_given_up = log.start() >= until;
-            let reached = reached.0;
-            return if is_given_up { Ok(None) } else { Err(ends_early(reached, until)) };
+            return Err(ends_early(reached.0, until));
         }
         writer.finish()?;
         builder.finish(None)?;
@@ -142,6 +185,7 @@ impl History {
     }
 
     /// Puts a base in the place of what it stands in for; or not, if that was given up meanwhile.
+    /// `reclaiming` is held: what is looked for here is not freed before it is found.
     fn put_base(
         &self,
         log: &Log,
@@ -150,7 +194,15 @@ impl History {
         base: &Arc<Base>,
         compacted: &Compacted,
     ) -> io::Result<bool> {
-        let freed = log.sealed_now().tip_of_runs_below(until)?;
+        let horizon = log.horizon();
+        if horizon.start >= until || horizon.freed.end > until {
+            return Ok(false);
+        }
+        // The part where that run ends may be gone, if the base before ends there too.
+        let freed = match horizon.freed {
+            freed if freed.end == until => freed,
+            _ => log.sealed_now().tip_of_runs_below(until)?,
+        };
         assert!(freed.end == until, "a log is replaced up to the end of a run");
         let old = log.base();
         let mut manifest = self.manifest.lock();

@@ -1,0 +1,78 @@
+//! Looking into files on a thread that answers many: others take over what it has to do meanwhile.
+//!
+//! What is in memory is answered on the spot. Where that cannot be told beforehand, it is taken to be in
+//! files.
+
+use std::io;
+
+use bytes::Bytes;
+use hlc::Cut;
+use storage::index::Tip;
+use storage::{Log, Offset, Piece, PieceData};
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+/// Does what may wait for the disk. On a thread of a runtime that has others, the tasks of this one go
+/// there.
+pub fn on_disk<T>(act: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(act),
+        _ => act(),
+    }
+}
+
+/// [`Log::tip_at`].
+pub(crate) fn tip_at(log: &Log, cut: Cut) -> io::Result<Tip> {
+    let is_in_memory = cut.admits(log.tip().stamp) || log.reach(cut) > 0;
+    if is_in_memory { log.tip_at(cut) } else { on_disk(|| log.tip_at(cut)) }
+}
+
+/// Does what looks into a log from an offset on.
+pub(crate) fn looking_from<T>(log: &Log, from: Offset, look: impl FnOnce() -> T) -> T {
+    if is_in_memory(log, from) { look() } else { on_disk(look) }
+}
+
+/// Whether what is at an offset, and behind it, is known without looking into files, as far as can be
+/// told: each entry in memory takes at least one offset.
+fn is_in_memory(log: &Log, from: Offset) -> bool {
+    let (entries, _) = log.in_memory();
+    from.0.saturating_add(entries as u64) >= log.end().0
+}
+
+/// [`Piece::read`].
+///
+/// # Errors
+/// The disk fails, or gives other bytes than were written.
+pub fn read(piece: &Piece) -> io::Result<Bytes> {
+    match piece.data {
+        PieceData::Memory(_) => piece.read(),
+        PieceData::File { .. } => on_disk(|| piece.read()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn others_go_on_while_one_waits() {
+        let waits = tokio::spawn(async {
+            let (told, waiting) = mpsc::channel();
+            tokio::spawn(async move { told.send(7) });
+            on_disk(|| waiting.recv())
+        });
+        assert_eq!(waits.await.unwrap(), Ok(7));
+    }
+
+    #[tokio::test]
+    async fn where_there_are_no_others_it_is_done_on_the_spot() {
+        let here = std::thread::current().id();
+        assert_eq!(on_disk(|| std::thread::current().id()), here);
+    }
+
+    #[test]
+    fn without_a_runtime_too() {
+        assert_eq!(on_disk(|| 7), 7);
+    }
+}
