@@ -561,7 +561,7 @@ async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone()
     }
     let horizon = || house.present("a", 0).partition.log.horizon();
     assert_eq!(house.engine.compact_due().await.unwrap(), 1);
-    assert_eq!((horizon().clean_to, horizon().replaced_to()), (Offset(20), Offset(40)));
+    assert_eq!((horizon().clean_to, horizon().freed().end), (Offset(20), Offset(40)));
 
     let expires = SysTime(house.engine.wall_now().0 + 60_000);
     house.engine.pin("p", moments[1], When::Refuse, expires, None).await.unwrap();
@@ -573,7 +573,7 @@ async fn a_pin_inside_of_what_was_replaced_lets_the_rest_wait_until_it_is_gone()
     house.pass(60_000);
     house.engine.remove_expired_pins().await.unwrap();
     assert_eq!(house.engine.compact_due().await.unwrap(), 1);
-    assert_eq!((horizon().clean_to, horizon().replaced_to()), (Offset(40), Offset(40)));
+    assert_eq!((horizon().clean_to, horizon().freed().end), (Offset(40), Offset(40)));
 }
 
 /// Two topics, of which the first is to be compacted, and goes by age too.
