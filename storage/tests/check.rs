@@ -144,12 +144,9 @@ fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
             let start = u64_at(&bytes, 24);
             let (entries, runs) = (u64_at(&bytes, 40) as usize, u64_at(&bytes, 48) as usize);
             assert!(entries == PER_SEGMENT as usize && runs <= LOGS as usize);
-            // Entries stand in block 1, runs in block 2; the header has stamps behind the counts. How
-            // much the stage remembers of what it has not said is its own affair.
-            // Of a filed stretch stamps may reach further than what is left in it.
-            let is_filed = name.matches('.').count() > 1;
-            let header = (8..if is_filed { 64 } else { 80 })
-                .filter(|at| !(20..24).contains(at) && !(56..64).contains(at));
+            // Entries stand in block 1, runs in block 2. How much the stage remembers is its own affair,
+            // and between which stamps all is may be said with room to spare.
+            let header = (8..56).filter(|at| !(20..24).contains(at));
             let entries =
                 (0..entries).flat_map(|nth| (0..97).map(move |at| BLOCK + 8 + nth * 104 + at));
             let runs =

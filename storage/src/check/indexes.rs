@@ -197,13 +197,10 @@ fn contradiction(index: &Index, logs: &Horizons, of: Of) -> io::Result<Option<St
     if entries != header.entries {
         return Ok(Some("it has entries of no log".to_owned()));
     }
-    // Entries may have been left out of a filed file, or its stretch have lost them all.
-    let (first, last) = walked.stamps.unwrap_or((header.first_stamp, header.last_stamp));
-    let is_said = match walked.of {
-        Of::Segment(_) => (header.first_stamp, header.last_stamp) == (first, last),
-        Of::Filed | Of::Base => header.first_stamp <= first && last <= header.last_stamp,
-    };
-    Ok((!is_said).then(|| "its stamps are not those of its entries".to_owned()))
+    // What the first and the last were stays, whatever is given up.
+    let are_in = |(first, last)| header.first_stamp <= first && last <= header.last_stamp;
+    Ok((!walked.stamps.is_none_or(are_in))
+        .then(|| "its stamps are not those of its entries".to_owned()))
 }
 
 /// An index, entry by entry.
@@ -289,6 +286,10 @@ fn differs_from(
     index: &Index,
     logs: &Horizons,
 ) -> io::Result<Option<String>> {
+    let first = index.header.first_stamp;
+    if before.is_some_and(|before| index.header.entries > 0 && before.header.last_stamp > first) {
+        return Ok(Some("its stamps begin before those of the index before it end".to_owned()));
+    }
     let mut earlier = Runs { index: before, next: 0 };
     for number in 0..index.header.runs {
         let run = index.run_at(number)?;
