@@ -28,14 +28,7 @@ pub(crate) fn tip_at(log: &Log, cut: Cut) -> io::Result<Tip> {
 
 /// Does what looks into a log from an offset on.
 pub(crate) fn looking_from<T>(log: &Log, from: Offset, look: impl FnOnce() -> T) -> T {
-    if is_in_memory(log, from) { look() } else { on_disk(look) }
-}
-
-/// Whether what is at an offset, and behind it, is known without looking into files, as far as can be
-/// told: each entry in memory takes at least one offset.
-fn is_in_memory(log: &Log, from: Offset) -> bool {
-    let (entries, _) = log.in_memory();
-    from.0.saturating_add(entries as u64) >= log.end().0
+    if from >= log.memory_start() { look() } else { on_disk(look) }
 }
 
 /// [`Piece::read`].

@@ -378,10 +378,9 @@ impl Log {
         self.state.read().tip
     }
 
-    /// How many of its entries, and of its payloads, are in memory.
-    pub fn in_memory(&self) -> (usize, usize) {
-        let state = self.state.read();
-        (state.entries.len(), state.recent.len())
+    /// The first offset that can be looked up without looking into files.
+    pub fn memory_start(&self) -> Offset {
+        self.state.read().memory_base()
     }
 
     /// What is sealed; made while the state is held, so that both are of one moment.
