@@ -571,7 +571,8 @@ impl<S: Stage> Store<S> {
 
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, which is an
     /// offset that [`Store::replaceable`] gave. Whether that was done: not if `confirm` says so, which
-    /// is asked once, just before; and not if all below `until` was given up meanwhile.
+    /// is asked once, just before; not if all below `until` was given up meanwhile; and not if the log is
+    /// being replaced already.
     ///
     /// Entries come in order, and the last one below `until` has to be among them: cuts end there.
     ///

@@ -55,7 +55,7 @@ impl History {
     /// # Errors
     /// The disk fails; nothing has changed then, and the part is given up.
     pub(crate) fn file_next(&self, given_up: &mut HashSet<u64>) -> io::Result<bool> {
-        // Whoever compacts a large log holds it for long, and indexing must not wait for that.
+        // Whoever gives back space may hold it for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(false) };
         for part in self.parts.all().iter() {
             let is_settled = part.layout != Layout::Journal || part.is_settled();

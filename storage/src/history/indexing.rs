@@ -110,7 +110,7 @@ impl History {
     /// # Errors
     /// The disk fails, or the data itself is damaged. The others were made anew all the same.
     pub(crate) fn rebuild_suspects(&self) -> io::Result<usize> {
-        // Whoever compacts a large log holds it for long, and indexing must not wait for that.
+        // Whoever gives back space may hold it for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(0) };
         let parts = self.parts.all();
         let (mut rebuilt, mut failed) = (0, Ok(0));
