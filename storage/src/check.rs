@@ -251,7 +251,10 @@ fn run(
             Manifest::default()
         }
     };
-    journal.report.leftovers = leftovers(disk, &manifest)?;
+    // Without the manifest nobody can say what nothing names: somebody might remove it.
+    if journal.report.problems.is_empty() {
+        journal.report.leftovers = leftovers(disk, &manifest)?;
+    }
     let mut done = 0;
     let mut indexes = Indexes::read(disk, &manifest, &mut |bytes| {
         done += bytes;

@@ -300,3 +300,16 @@ fn the_rest_of_a_frame_beside_a_short_hole_is_neither_damage_nor_in_the_way_of_a
     }
     assert!(short_holes > 3, "{short_holes}");
 }
+
+/// A person who is told that nothing names a file may remove it.
+#[test]
+fn files_are_not_said_to_be_left_over_while_the_manifest_cannot_be_believed() {
+    let disk = a_store();
+    disk.rot("manifest", 30, 0x20);
+    let damaged = checked(&disk);
+    assert!(damaged.problems[0].contains("manifest"), "{:?}", damaged.problems);
+    disk.remove("manifest").unwrap();
+    let lost = checked(&disk);
+    assert!(lost.problems[0].contains("manifest"), "{:?}", lost.problems);
+    assert_eq!((damaged.leftovers, lost.leftovers), (vec![], vec![]));
+}
