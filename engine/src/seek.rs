@@ -154,10 +154,7 @@ impl View {
             return Err(EngineError::OffsetOutOfRange { offset: from, start, end });
         }
         let (log, offset) = (&self.partition.log, Offset(from as u64));
-        // Also what is in files is looked up on the spot: a reader that goes on finds its index in memory
-        // but for one block in forty entries, and to leave the thread to others for each read doubled
-        // what catching up cost.
-        let pieces = log.read(offset, end, bytes_max)?;
+        let pieces = looking_from(log, offset, || log.read(offset, end, bytes_max))?;
         // Given up meanwhile: what was found begins behind what was asked for.
         let start = self.start();
         if (from as u64) < start.0 {
