@@ -250,17 +250,16 @@ pub(super) fn rebuild(
     for log in tips.keys().chain(found.keys()).copied().collect::<std::collections::BTreeSet<_>>() {
         let horizon = manifest.horizon(log);
         let mut tip = tips.get(&log).copied().unwrap_or(Tip::NONE);
-        // It was made later.
-        if tip == Tip::NONE && !found.contains_key(&log) {
+        let mut entries = found.remove(&log).unwrap_or_default();
+        // What is left of a run whose space was given back, or that something stands in for.
+        entries.retain(|placed| placed.entry.end() > horizon.freed.end);
+        // It was made later, or nobody looks for it before a later part.
+        if tip == Tip::NONE && entries.is_empty() {
             continue;
         }
         builder.begin(log, tip);
-        for mut placed in found.remove(&log).unwrap_or_default() {
+        for mut placed in entries {
             let entry = &mut placed.entry;
-            // What is left of a run whose space was given back.
-            if entry.end() <= horizon.freed.end {
-                continue;
-            }
             if entry.base != tip.end {
                 return Err(data.damaged(placed.at, "a frame in front of this one"));
             }
