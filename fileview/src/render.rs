@@ -12,7 +12,7 @@ use crate::{Selection, jsonl};
 const LIMIT: Limit = Limit { decompressed_bytes_max: 256 << 20 };
 
 /// How contents look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// The batches, byte for byte.
     Raw,
