@@ -5,9 +5,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use engine::files::{FileAttributes, FileKind, FileTime};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
+use crate::tree::{Kind, Stat};
+
 /// How long the kernel may believe what it knows of files: their changes come through it, and other
 /// mounts are told.
 pub(super) const FILES_TTL: Duration = Duration::from_secs(60);
+
+/// How long it may believe what it knows of a moment: that does not change. A year.
+pub(super) const PAST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long it may believe what it knows of topics and groups, which change without it.
+pub(super) const PRESENT_TTL: Duration = Duration::ZERO;
 
 /// Files are said to be read and written best in pieces of this many bytes.
 const BLOCK_BYTES: u32 = 128 << 10;
@@ -54,7 +61,38 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// What the kernel knows of the node `node`.
+/// What the kernel knows of the node `number`, which cannot be changed.
+pub(super) fn read_only(number: u64, stat: &Stat) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        size: stat.size,
+        blocks: stat.blocks,
+        atime: system_time(stat.accessed),
+        mtime: system_time(stat.modified),
+        ctime: system_time(stat.changed),
+        crtime: system_time(stat.created),
+        kind: kind_type(stat.kind),
+        perm: (stat.mode & 0o7777) as u16,
+        nlink: stat.links,
+        uid: stat.owner.0,
+        gid: stat.owner.1,
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// What a node of the tree is.
+pub(super) fn kind_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::File => FileType::RegularFile,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Other(kind) => file_type(kind),
+    }
+}
+
+/// What the kernel knows of the file `node`.
 pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(node),
@@ -77,13 +115,8 @@ pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
 
 /// What stands for a name that is not there: the kernel remembers that too.
 pub(super) fn absent() -> FileAttr {
-    directory(0)
-}
-
-/// A directory that is always there, and nobody's.
-pub(super) fn directory(node: u64) -> FileAttr {
     FileAttr {
-        ino: INodeNo(node),
+        ino: INodeNo(0),
         size: 0,
         blocks: 0,
         atime: UNIX_EPOCH,
@@ -91,8 +124,8 @@ pub(super) fn directory(node: u64) -> FileAttr {
         ctime: UNIX_EPOCH,
         crtime: UNIX_EPOCH,
         kind: FileType::Directory,
-        perm: 0o555,
-        nlink: 2,
+        perm: 0,
+        nlink: 0,
         uid: 0,
         gid: 0,
         rdev: 0,
