@@ -297,6 +297,14 @@ impl Files {
     /// There is nothing there, or it is no link.
     pub fn read_link<'a>(&self, at: impl Into<At<'a>>, cut: Cut) -> Result<Vec<u8>, FileError> {
         let inode = self.resolve(at, cut)?;
+        self.read_link_inode(inode, cut)
+    }
+
+    /// [`Files::read_link`], by its number.
+    ///
+    /// # Errors
+    /// It is no link, or cannot be read.
+    pub fn read_link_inode(&self, inode: Inode, cut: Cut) -> Result<Vec<u8>, FileError> {
         let target = self.names(cut)?.target(inode, cut)?;
         target.ok_or(FileError::Invalid("it is no symbolic link"))
     }

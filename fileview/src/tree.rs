@@ -58,6 +58,7 @@ pub use state::{KeysCursor, KeysPage};
 
 use keys::Tables;
 use moments::Known;
+use recent::Recent;
 use text::Texts;
 
 /// How the tree is kept.
@@ -107,7 +108,7 @@ impl Tree {
             engine,
             options,
             known: Known::default(),
-            texts: Texts::new(options.index_bytes_max),
+            texts: Arc::new(Recent::new(options.index_bytes_max)),
             tables: Tables::new(options.key_bytes_max),
             seed: RandomState::new().hash_one(0),
             since,

@@ -318,7 +318,7 @@ impl Tree {
         let slot = self.tables.slot(topic);
         // Asked in a statement of its own: the lock is taken again below.
         let held = slot.table.lock().await.as_ref().map(|held| held.range.clone());
-        let from = match held {
+        let from = match &held {
             Some(range) if range.contains(&place) => place,
             _ => COOKIE_MIN,
         };

@@ -8,9 +8,7 @@ use engine::{Offset, View, When};
 use hlc::{Ask, Cut, Moment};
 
 use super::moments::bound;
-use super::names::{
-    check, moment, number, partition_file, shown, steps, user_times, with_moment,
-};
+use super::names::{check, moment, partition_file, shown, steps, user_times, with_moment};
 use super::scan::Seen;
 use super::{Node, TopicNode, Tree, TreeError};
 use crate::{Format, RenderError, check_topic};
@@ -60,10 +58,9 @@ impl Tree {
         }
         // Somebody may be about to make a file of that name: to them there is nothing yet.
         match refused {
-            Some(error) if matches!(parent, Node::File { .. }) => Err(TreeError::NotFound(format!(
-                "name={}, and as a moment: {error}",
-                shown(name)
-            ))),
+            Some(error) if matches!(parent, Node::File { .. }) => {
+                Err(TreeError::NotFound(format!("name={}, and as a moment: {error}", shown(name))))
+            }
             Some(error) => Err(error),
             None => found,
         }
@@ -92,7 +89,8 @@ impl Tree {
             },
             _ => return Err(missing(name)),
         };
-        if !has_offsets(&at) && matches!(then, Node::Groups(_) | Node::Group { .. } | Node::GroupTopic { .. })
+        if !has_offsets(&at)
+            && matches!(then, Node::Groups(_) | Node::Group { .. } | Node::GroupTopic { .. })
         {
             return Err(no_offsets());
         }
@@ -214,8 +212,7 @@ impl Tree {
                     Some(_) => Ask::At(Moment::Sys(bound(&ask))),
                     None => ask,
                 };
-                let view =
-                    self.engine.view_of(&topic.name, partitions, ask, When::Refuse).await?;
+                let view = self.engine.view_of(&topic.name, partitions, ask, When::Refuse).await?;
                 if view.topic.id != topic.id {
                     return Err(missing(topic.name.as_bytes()));
                 }
@@ -320,8 +317,4 @@ fn no_files() -> TreeError {
 
 fn nested(name: &[u8]) -> TreeError {
     TreeError::Moment(format!("it is seen as of a moment already. name={}", shown(name)))
-}
-
-pub(crate) fn partition_number(name: &[u8]) -> Option<u32> {
-    number(std::str::from_utf8(name).ok()?)
 }

@@ -57,9 +57,8 @@ impl Tree {
             }
             Ask::Window(Moment::Sys(_), Moment::User { known, .. }) => known,
         };
-        let cut = named.unwrap_or_else(|| {
-            self.known.of(ask, || Cut::through(self.engine.frontier()))
-        });
+        let cut =
+            named.unwrap_or_else(|| self.known.of(ask, || Cut::through(self.engine.frontier())));
         let (cut, _) = self.engine.settle(cut, When::Wait(self.options.patience)).await?;
         let settled = |moment| match moment {
             Moment::User { before, .. } => Moment::User { before, known: Some(cut) },

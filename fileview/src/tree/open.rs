@@ -91,8 +91,8 @@ impl Tree {
             }
             Node::Key { topic, key } => {
                 let newest = self.newest(topic, key).await?;
-                let newest = newest
-                    .ok_or_else(|| TreeError::NotFound(format!("key={}", shown(key))))?;
+                let newest =
+                    newest.ok_or_else(|| TreeError::NotFound(format!("key={}", shown(key))))?;
                 Source::Bytes(self.value(topic, &newest).await?)
             }
             Node::Committed { .. } => {
@@ -126,11 +126,12 @@ impl Tree {
         let Node::Committed { topic, partition, .. } = node else {
             return Err(TreeError::IsDirectory(String::new()));
         };
-        let is_it = |held: &&engine::GroupOffset| {
-            *held.topic == **topic && held.partition == *partition
-        };
+        let is_it =
+            |held: &&engine::GroupOffset| *held.topic == **topic && held.partition == *partition;
         let held = held.iter().find(is_it).ok_or_else(|| {
-            TreeError::NotFound(format!("nothing is committed. topic={topic}, partition={partition}"))
+            TreeError::NotFound(format!(
+                "nothing is committed. topic={topic}, partition={partition}"
+            ))
         })?;
         Ok((format!("{}\n", held.committed.offset), held.stamp))
     }

@@ -106,11 +106,8 @@ impl OpenRaw {
         end: Offset,
         out: &mut Vec<u8>,
     ) -> Result<Place, TreeError> {
-        let view = View {
-            partition: Arc::clone(&self.partition),
-            start: Offset(0),
-            end: Some(end),
-        };
+        let view =
+            View { partition: Arc::clone(&self.partition), start: Offset(0), end: Some(end) };
         let bytes_max = usize::try_from(wanted.end - place.at).unwrap_or(usize::MAX);
         let pieces = view.read(place.offset.0 as i64, bytes_max)?;
         self.generation.check(&self.partition, place.offset)?;

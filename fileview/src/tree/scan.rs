@@ -102,7 +102,9 @@ pub(crate) fn each_record(
     mut act: impl FnMut(&Record) -> Result<(), TreeError>,
 ) -> Result<(), TreeError> {
     let damaged = |error: kafka_records::BatchError| {
-        TreeError::Io(format!("a stored batch cannot be read. ends_at={}: {error}", batch.end.0).into())
+        TreeError::Io(
+            format!("a stored batch cannot be read. ends_at={}: {error}", batch.end.0).into(),
+        )
     };
     let all = records(&batch.bytes, LIMIT).map_err(damaged)?;
     if all.header().is_control() {

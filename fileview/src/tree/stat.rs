@@ -33,8 +33,8 @@ impl Tree {
             }
             Node::Key { topic, key } => {
                 let newest = self.newest(topic, key).await?;
-                let newest = newest
-                    .ok_or_else(|| TreeError::NotFound(format!("key={}", shown(key))))?;
+                let newest =
+                    newest.ok_or_else(|| TreeError::NotFound(format!("key={}", shown(key))))?;
                 let time = newest.stamp.into();
                 Ok(self.of(node, Kind::File, newest.length.unwrap_or(0), time))
             }

@@ -188,11 +188,7 @@ impl Tree {
     }
 
     /// The key that is too long to be a name.
-    async fn long_key(
-        &self,
-        topic: &TopicNode,
-        name: &[u8],
-    ) -> Result<Option<Vec<u8>>, TreeError> {
+    async fn long_key(&self, topic: &TopicNode, name: &[u8]) -> Result<Option<Vec<u8>>, TreeError> {
         let keyed = self.keyed(topic).await?;
         let mut from = COOKIE_MIN;
         while from < COOKIE_END {
