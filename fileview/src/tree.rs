@@ -28,18 +28,38 @@
 //! writes: general files are written through [`Engine::files`].
 
 mod error;
+mod keys;
+mod list;
+mod lookup;
+mod moments;
 mod names;
 mod node;
+mod open;
+mod raw;
+mod recent;
+mod scan;
+mod stat;
+mod state;
+mod text;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use engine::Engine;
+use engine::files::FileTime;
+use hlc::Hlc;
 
 pub use error::TreeError;
 pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, encode};
 pub use node::{Kind, Listed, Node, Stat, TopicNode};
+pub use open::Open;
+pub use state::{KeysCursor, KeysPage};
+
+use keys::Tables;
+use moments::Known;
+use recent::Recent;
+use text::Texts;
 
 /// How the tree is kept.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +70,8 @@ pub struct TreeOptions {
     pub owner: (u32, u32),
     /// How many bytes of memory may say where in a partition's text its records stand.
     pub index_bytes_max: usize,
-    /// How many bytes of memory may say what the keys of topics are.
+    /// How many bytes of memory may say what the keys of topics are. Where a topic has more, they are
+    /// found in several passes.
     pub key_bytes_max: usize,
 }
 
@@ -69,109 +90,39 @@ impl Default for TreeOptions {
 pub struct Tree {
     engine: Arc<Engine>,
     options: TreeOptions,
+    /// Moments of user time, and as known when.
+    known: Known,
+    texts: Texts,
+    tables: Tables,
+    /// Keeps a producer from choosing keys that crowd one place.
+    seed: u64,
+    /// When what has no time of its own was made.
+    since: FileTime,
 }
 
 impl Tree {
     /// The tree of `engine`.
     pub fn new(engine: Arc<Engine>, options: TreeOptions) -> Tree {
-        Tree { engine, options }
+        let since = Hlc::at(engine.wall_now()).into();
+        Tree {
+            engine,
+            options,
+            known: Known::default(),
+            texts: Arc::new(Recent::new(options.index_bytes_max)),
+            tables: Tables::new(options.key_bytes_max),
+            seed: RandomState::new().hash_one(0),
+            since,
+        }
     }
 
     /// Where all paths begin.
     pub fn root(&self) -> Node {
         Node::Root(None)
     }
-
-    /// What a name in a directory means. `..` and `.` are up to the caller.
-    ///
-    /// # Errors
-    /// [`TreeError`].
-    pub async fn lookup(&self, parent: &Node, name: &[u8]) -> Result<Node, TreeError> {
-        let _ = (parent, &self.engine, &self.options);
-        Err(TreeError::NotFound(names::shown(name)))
-    }
-
-    /// What a path means: names with slashes between them, from the root. `..` is followed, and may
-    /// not leave the tree; links are not followed. A moment behind the last name holds for the whole
-    /// path: names on the way are resolved at it too.
-    ///
-    /// # Errors
-    /// [`TreeError`].
-    pub async fn resolve(&self, path: &[u8]) -> Result<Node, TreeError> {
-        let mut node = self.root();
-        for name in names::steps(path)? {
-            node = self.lookup(&node, name).await?;
-        }
-        Ok(node)
-    }
-
-    /// What is known of a node.
-    ///
-    /// # Errors
-    /// [`TreeError`].
-    pub async fn stat(&self, node: &Node) -> Result<Stat, TreeError> {
-        Err(TreeError::NotFound(format!("{node:?}")))
-    }
-
-    /// Names in a directory, those behind the cookie `after` (0 for all), about `max` of them; empty at
-    /// the end. In no order that means anything, but in the same one always: a name that stays is
-    /// listed once, whatever comes and goes meanwhile.
-    ///
-    /// # Errors
-    /// [`TreeError`].
-    pub async fn list(
-        &self,
-        node: &Node,
-        after: u64,
-        max: usize,
-    ) -> Result<Vec<Listed>, TreeError> {
-        Err(TreeError::NotDirectory(format!("{node:?} {after} {max}")))
-    }
-
-    /// Opens what has bytes, and pins them. A present partition goes on growing.
-    ///
-    /// # Errors
-    /// [`TreeError`].
-    pub async fn open(&self, node: &Node) -> Result<Open, TreeError> {
-        Err(TreeError::IsDirectory(format!("{node:?}")))
-    }
-
-    /// Where a symbolic link leads.
-    ///
-    /// # Errors
-    /// [`TreeError`].
-    pub async fn read_link(&self, node: &Node) -> Result<Vec<u8>, TreeError> {
-        Err(TreeError::Invalid(format!("it is no symbolic link. {node:?}")))
-    }
 }
 
 impl std::fmt::Debug for Tree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tree").finish_non_exhaustive()
-    }
-}
-
-/// Something open: what it reads does not change, but for growing.
-#[derive(Debug)]
-pub struct Open {
-    bytes: Bytes,
-}
-
-impl Open {
-    /// Up to `length` bytes from `at` on; fewer only at the end, and none behind it.
-    ///
-    /// # Errors
-    /// [`TreeError`].
-    pub async fn read(&self, at: u64, length: usize) -> Result<Bytes, TreeError> {
-        let from = usize::try_from(at).unwrap_or(usize::MAX).min(self.bytes.len());
-        Ok(self.bytes.slice(from..from.saturating_add(length).min(self.bytes.len())))
-    }
-
-    /// How many bytes there are by now.
-    ///
-    /// # Errors
-    /// [`TreeError`].
-    pub async fn size(&self) -> Result<u64, TreeError> {
-        Ok(self.bytes.len() as u64)
     }
 }
