@@ -183,7 +183,10 @@ impl Mounts {
         mount_point::unmount(&path, &running.listed, lazily)?;
         let running = state.running.remove(&path).expect("it was just found");
         drop(state);
-        self.0.ended(&running);
+        match lazily {
+            true => self.0.audience.leave(running.id),
+            false => self.0.ended(&running),
+        }
         tracing::info!(directory = %path.display(), "unmounted");
         Ok(path)
     }
@@ -202,18 +205,22 @@ impl Mounts {
         let running = std::mem::take(&mut state.running);
         drop(state);
         for (path, running) in &running {
-            let ended = match mount_point::unmount(path, &running.listed, false) {
+            match mount_point::unmount(path, &running.listed, false) {
+                Ok(()) => self.0.ended(running),
+                // Whoever uses it is told by the kernel, once this process has ended.
                 Err(MountError::InUse(_)) => {
                     tracing::warn!(directory = %path.display(), "unmounted while in use");
-                    mount_point::unmount(path, &running.listed, true)
+                    tell(mount_point::unmount(path, &running.listed, true));
                 }
-                ended => ended,
-            };
-            if let Err(error) = ended {
-                tracing::warn!(%error, "a mount is left behind");
+                failed => tell(failed),
             }
         }
-        running.values().for_each(|running| self.0.ended(running));
+    }
+}
+
+fn tell(unmounted: Result<(), MountError>) {
+    if let Err(error) = unmounted {
+        tracing::warn!(%error, "a mount is left behind");
     }
 }
 

@@ -23,7 +23,7 @@ use super::coherence::{Audience, MountId};
 use super::handles::{Handle, Handles, Listing};
 use super::nodes::{Nodes, Place, number};
 use super::refused::Refused;
-use crate::tree::{Listed, Node, Tree, TreeError};
+use crate::tree::{Listed, Tree, TreeError};
 
 /// How many names of the tree are asked for at once.
 const NAMES_AT_ONCE: usize = 1024;
@@ -77,9 +77,6 @@ impl Mounted {
         if name.len() > NAME_BYTES_MAX {
             return Err(Refused::NAME_TOO_LONG);
         }
-        if matches!(parent, Place::Tree(Node::Root(None))) && name == b"files" {
-            return self.told_of_file(Inode::ROOT);
-        }
         if let Place::File(directory) = parent {
             match self.files.lookup(directory, name, Cut::ALL) {
                 Ok(inode) => return self.told_of_file(inode),
@@ -118,7 +115,6 @@ impl Mounted {
             Place::File(inode) => return self.told_of_file(*inode),
             Place::Tree(node) => node,
         };
-        if *node == Node::Root(None) { let mut t = self.told_of_file(Inode::ROOT)?; t.attributes.ino=fuser::INodeNo(1); return Ok(t);} // TEMP
         let stat = self.wait(self.tree.stat(node))?;
         let ttl = if node.is_present() { PRESENT_TTL } else { PAST_TTL };
         Ok(Told { attributes: read_only(node.inode(), &stat), ttl })
