@@ -8,6 +8,7 @@
 //!
 //! The table of TIME.md 3 is [`Engine::settle`].
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -309,6 +310,21 @@ impl Engine {
     /// # Errors
     /// [`SeekError`].
     pub async fn view(&self, name: &str, ask: Ask, when: When) -> Result<TopicView, SeekError> {
+        self.view_of(name, 0..u32::MAX, ask, when).await
+    }
+
+    /// [`Engine::view`], of these partitions alone: a topic may have many.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn view_of(
+        &self,
+        name: &str,
+        partitions: Range<u32>,
+        ask: Ask,
+        when: When,
+    ) -> Result<TopicView, SeekError> {
+        let wanted = partitions;
         let (first, mut last) = match ask {
             Ask::At(moment) => (None, moment),
             Ask::Window(first, last) => (Some(first), last),
@@ -322,8 +338,8 @@ impl Engine {
         let (last, known) = self.settle_moment(last, when).await?;
         let topic = self.shared.namespace.read().topic_at(name, known);
         let topic = topic.ok_or_else(|| SeekError::NoTopic { topic: name.to_owned(), ask })?;
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for partition in &topic.partitions {
+        let mut partitions = Vec::new();
+        for partition in topic.partitions.iter().filter(|held| wanted.contains(&held.index)) {
             let end = self.end_at(partition, last, known)?;
             let start = match first {
                 Some(first) => self.end_at(partition, first, known)?.min(end),
