@@ -11,6 +11,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::namespace::Topic;
 use crate::namespace::event::Event;
 
 impl Engine {
@@ -23,6 +24,15 @@ impl Engine {
     pub fn turn(&self) -> bool {
         let wrote = self.store.turn();
         self.apply_by_hand() || wrote
+    }
+
+    /// Every topic that is or was, by its creation, as it is or was last; and when it was deleted, if it
+    /// was. What is kept of them may be nothing.
+    pub fn topics_ever(&self) -> Vec<(Arc<Topic>, Option<Hlc>)> {
+        let namespace = self.shared.namespace.read();
+        let mut topics: Vec<_> = namespace.topics_ever().map(|(t, d)| (Arc::clone(t), d)).collect();
+        topics.sort_by_key(|(topic, _)| topic.created);
+        topics
     }
 
     /// Does what may wait for disks.
