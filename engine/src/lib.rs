@@ -11,6 +11,7 @@ pub mod compaction;
 mod config;
 mod cut;
 mod cut_cache;
+mod driven;
 mod engine;
 mod error;
 pub mod files;
