@@ -102,7 +102,7 @@ impl Extractor {
 
     /// For the records of one batch, in order.
     pub fn session(&self) -> Session<'_> {
-        Session { extractor: self, instance: None, work: 0 }
+        Session { extractor: self, instance: None, work: 0, work_max: plugin::WORK_BATCH }
     }
 }
 
@@ -111,7 +111,10 @@ impl Extractor {
 pub struct Session<'a> {
     extractor: &'a Extractor,
     instance: Option<plugin::Instance<'a>>,
+    /// How much a plug-in has worked so far, in units of about one instruction …
     work: u64,
+    /// … and how much it may, for what it has seen.
+    work_max: u64,
 }
 
 impl Session<'_> {
@@ -158,6 +161,8 @@ impl Session<'_> {
         };
         let answer = instance.user_time(key, value, timestamp);
         self.work = self.work.saturating_add(instance.spent());
+        let bytes = key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len);
+        self.work_max = self.work_max.saturating_add(plugin::WORK_BYTE * bytes as u64);
         // What broke off may have left anything behind: the next record gets a new one.
         if answer.is_ok() || matches!(answer, Err(ExtractError::NoTime { .. })) {
             self.instance = Some(instance);
@@ -165,9 +170,16 @@ impl Session<'_> {
         answer
     }
 
-    /// How much a plug-in has worked so far, in units of about one instruction. 0 for all other kinds.
-    pub fn work(&self) -> u64 {
-        self.work
+    /// Whether a plug-in has worked longer for these records than it may for a batch. Whoever takes a batch in
+    /// asks, and refuses it then. Whoever reads it again need not: with records gone it costs less, and each is
+    /// bounded by itself.
+    pub fn overworked(&self) -> Option<ExtractError> {
+        let plugin = self.extractor.plugin.as_ref().filter(|_| self.work > self.work_max)?;
+        Some(
+            plugin.failed(
+                "works too long for the records of one batch: send smaller ones".to_owned(),
+            ),
+        )
     }
 }
 

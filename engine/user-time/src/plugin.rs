@@ -34,7 +34,9 @@ const NAME_BYTES_MAX: usize = 64;
 /// What it may work for a record: about an instruction each, …
 const WORK_RECORD: u64 = 200_000;
 /// … and for each byte of it.
-const WORK_BYTE: u64 = 100;
+pub(crate) const WORK_BYTE: u64 = 100;
+/// What it may work for a batch, and for each byte of it besides.
+pub(crate) const WORK_BATCH: u64 = 100_000_000;
 /// What it may work to begin with, before the first record.
 const WORK_START: u64 = 1_000_000;
 /// "It has none."
@@ -146,7 +148,7 @@ impl Plugin {
         Ok(Instance { plugin: self, store, memory, alloc, user_time, room: (0, 0), spent })
     }
 
-    fn failed(&self, why: String) -> ExtractError {
+    pub(crate) fn failed(&self, why: String) -> ExtractError {
         ExtractError::Plugin { plugin: self.0.name.clone(), why }
     }
 }
