@@ -370,11 +370,7 @@ pub(super) struct Write {
     pub(super) takes_set_id: bool,
 }
 
-fn what_to_set(
-    setting: Setting,
-    before: &FileAttributes,
-    caller: Caller,
-) -> (SetAttributes, Now) {
+fn what_to_set(setting: Setting, before: &FileAttributes, caller: Caller) -> (SetAttributes, Now) {
     let is_file = before.kind == FileKind::File;
     let owner_changes = setting.uid.is_some() || setting.gid.is_some();
     let shrinks_by_other = setting.size.is_some() && caller.uid != 0;
