@@ -10,8 +10,8 @@
 //! nothing.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hlc::{Clock, ClockError, ClockOptions, Cut, Fence, Hlc, Reading, WallClock};
@@ -237,7 +237,7 @@ pub struct Timekeeper {
     options: ClockOptions,
     advanced: Advanced,
     /// Who renews the bound where no thread does.
-    by_hand: Mutex<Option<Keeper>>,
+    by_hand: OnceLock<Mutex<Option<Keeper>>>,
 }
 
 impl Timekeeper {
@@ -274,19 +274,21 @@ impl Timekeeper {
             wall,
             options,
             advanced,
-            by_hand: Mutex::new(None),
+            by_hand: OnceLock::new(),
         });
         Ok((timekeeper, Keeper { file, manifest }))
     }
 
     /// From here on the bound is renewed where it is needed, and by [`Timekeeper::renew_by_hand`].
     pub(crate) fn keep_by_hand(&self, keeper: Keeper) {
-        *self.by_hand.lock() = Some(keeper);
+        let is_first = self.by_hand.set(Mutex::new(Some(keeper))).is_ok();
+        assert!(is_first, "a timekeeper has one keeper");
     }
 
     /// Renews the bound if that is wanted and no thread does it; whether it was.
     pub(crate) fn renew_by_hand(&self) -> bool {
-        let mut keeper = self.by_hand.lock();
+        let Some(keeper) = self.by_hand.get() else { return false };
+        let mut keeper = keeper.lock();
         let Some(keeper) = keeper.as_mut().filter(|_| self.is_renewing()) else { return false };
         keeper.renew(self);
         true
@@ -321,8 +323,13 @@ impl Timekeeper {
                     }
                     self.want_renewal(&mut state);
                     asked = true;
-                    if !MutexGuard::unlocked(&mut state, || self.renew_by_hand()) {
-                        self.changed.wait(&mut state);
+                    // Where a thread renews it, it may do so as soon as the state is let go of: only the
+                    // wait itself may let go, or what it tells is missed.
+                    match self.by_hand.get() {
+                        Some(_) => {
+                            MutexGuard::unlocked(&mut state, || self.renew_by_hand());
+                        }
+                        None => self.changed.wait(&mut state),
                     }
                 }
                 Err(ClockError::Fenced(fence)) => return Err(TimeError::Fenced(fence)),
@@ -487,7 +494,7 @@ impl Timekeeper {
         state.synced_to = synced_to;
         drop(state);
         self.changed.notify_all();
-        let keeper = self.by_hand.lock().take();
+        let keeper = self.by_hand.get().and_then(|keeper| keeper.lock().take());
         if let Some(mut keeper) = keeper {
             keeper.end(self);
         }
