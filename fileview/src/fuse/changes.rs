@@ -339,6 +339,9 @@ impl Mounted {
         }
         if grows && file.at(Cut::ALL)?.length() < end {
             self.wait(file.truncate(end, Durability::Written))?;
+        } else {
+            let now = Now { modified: true, accessed: false };
+            self.wait(self.files.set(file.inode(), SetAttributes::default(), now))?;
         }
         self.told(&[Changed::Node(number(file.inode()))]);
         Ok(())
