@@ -277,9 +277,16 @@ impl Pair {
         let name = random.name();
         match what {
             0..=5 => self.open_some(random, name),
-            6 => (format!("mkdir {name}"), self.both(|root| answer(fs::create_dir(root.join(name))))),
-            7 => (format!("rmdir {name}"), self.both(|root| answer(fs::remove_dir(root.join(name))))),
-            8 => (format!("unlink {name}"), self.both(|root| answer(fs::remove_file(root.join(name))))),
+            6 => {
+                (format!("mkdir {name}"), self.both(|root| answer(fs::create_dir(root.join(name)))))
+            }
+            7 => {
+                (format!("rmdir {name}"), self.both(|root| answer(fs::remove_dir(root.join(name)))))
+            }
+            8 => (
+                format!("unlink {name}"),
+                self.both(|root| answer(fs::remove_file(root.join(name)))),
+            ),
             9 | 10 => self.rename(random, name),
             11 => {
                 let to = random.name();
@@ -288,11 +295,15 @@ impl Pair {
             }
             12 => {
                 let to = random.name();
-                (format!("symlink {name} {to}"), self.both(|root| answer(symlink(to, root.join(name)))))
+                (
+                    format!("symlink {name} {to}"),
+                    self.both(|root| answer(symlink(to, root.join(name)))),
+                )
             }
             13 => {
                 let mode = Mode::from_raw_mode(random.below(0o2000) as u32 | 0o600);
-                let set = |root: &Path| number(chmodat(CWD, root.join(name), mode, AtFlags::empty()));
+                let set =
+                    |root: &Path| number(chmodat(CWD, root.join(name), mode, AtFlags::empty()));
                 (format!("chmod {name} {mode:?}"), self.both(set))
             }
             14 => self.set_times(random, name),
@@ -320,9 +331,8 @@ impl Pair {
         let (new, truncate) = (random.chance(5), random.chance(6) && !append);
         options.append(append).write(true).create(create).create_new(new).truncate(truncate);
         options.mode(0o640);
-        let what = format!(
-            "open {name} create={create} new={new} append={append} truncate={truncate}"
-        );
+        let what =
+            format!("open {name} create={create} new={new} append={append} truncate={truncate}");
         (what, self.open_both(name, &options))
     }
 
@@ -446,7 +456,8 @@ impl Run {
         let shown = if ours.is_ok() { "ok".to_owned() } else { format!("{ours:?}") };
         self.done.push(format!("{} {what}: {shown}", self.done.len()));
         if ours != theirs {
-            let short = |answer: Answer| answer.map(|value| value.chars().take(200).collect::<String>());
+            let short =
+                |answer: Answer| answer.map(|value| value.chars().take(200).collect::<String>());
             let (ours, theirs) = (short(ours), short(theirs));
             panic!("ours: {ours:?}, theirs: {theirs:?}. {}", self.when());
         }
