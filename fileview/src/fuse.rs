@@ -89,10 +89,14 @@ pub enum MountError {
     #[error("this server has nothing mounted there. directory={}", .0.display())]
     NotMounted(PathBuf),
     /// This kernel, or this container, has no FUSE.
-    #[error("/dev/fuse cannot be opened: load the module fuse, or give the container the device. {0}")]
+    #[error(
+        "/dev/fuse cannot be opened: load the module fuse, or give the container the device. {0}"
+    )]
     NoFuse(#[source] io::Error),
     /// Only root can mount without it.
-    #[error("fusermount3 cannot be run, which mounts for others than root: install Debian's fuse3. {0}")]
+    #[error(
+        "fusermount3 cannot be run, which mounts for others than root: install Debian's fuse3. {0}"
+    )]
     NoHelp(#[source] io::Error),
     /// It cannot be looked at, or the kernel refuses.
     #[error("cannot mount. directory={}: {source}", .directory.display())]
@@ -269,10 +273,12 @@ impl Inner {
         let session = match mount_point::mount(path)? {
             Connection::Mounted(device) => {
                 let device = OwnedFd::from(device);
-                fuser::Session::from_fd(session, device, SessionACL::All, config).map_err(|error| {
-                    mount_point::abandon(path);
-                    failed(error)
-                })?
+                fuser::Session::from_fd(session, device, SessionACL::All, config).map_err(
+                    |error| {
+                        mount_point::abandon(path);
+                        failed(error)
+                    },
+                )?
             }
             Connection::NotPermitted => with_help(path, session, config)?,
         };

@@ -83,8 +83,7 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
 /// Whether something can be mounted at `directory`; its path without links.
 pub(super) fn check(directory: &Path, data_dir: &Path) -> Result<PathBuf, MountError> {
     clear_dead(directory)?;
-    let path = std::fs::canonicalize(directory)
-        .map_err(|source| cannot_use(directory, source))?;
+    let path = std::fs::canonicalize(directory).map_err(|source| cannot_use(directory, source))?;
     let metadata = std::fs::metadata(&path).map_err(|source| cannot_use(directory, source))?;
     if !metadata.is_dir() {
         return Err(MountError::NotDirectory(path));
@@ -138,11 +137,8 @@ pub(super) enum Connection {
 
 /// Mounts at `path`, without help.
 pub(super) fn mount(path: &Path) -> Result<Connection, MountError> {
-    let device = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(DEVICE)
-        .map_err(MountError::NoFuse)?;
+    let device =
+        std::fs::File::options().read(true).write(true).open(DEVICE).map_err(MountError::NoFuse)?;
     let metadata = std::fs::metadata(path).map_err(|source| cannot_use(path, source))?;
     let options = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions,allow_other",

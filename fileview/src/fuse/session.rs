@@ -10,10 +10,10 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use engine::files::{FileKind, NAME_BYTES_MAX};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::OFlags;
 
@@ -137,13 +137,7 @@ impl Filesystem for Session {
         self.mounted.nodes.forget(node.0, times);
     }
 
-    fn getattr(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        handle: Option<FileHandle>,
-        reply: ReplyAttr,
-    ) {
+    fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
         let handle = handle.map(|handle| handle.0);
         self.serve(move |mounted| attributes(reply, mounted.attributes(node.0, handle)));
     }
@@ -255,14 +249,7 @@ impl Filesystem for Session {
         self.serve(move |mounted| done(reply, mounted.rename(from, to, flags)));
     }
 
-    fn link(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        parent: INodeNo,
-        name: &OsStr,
-        reply: ReplyEntry,
-    ) {
+    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
         self.serve(move |mounted| entry(reply, mounted.link(node.0, parent.0, &name)));
     }
@@ -371,7 +358,8 @@ impl Filesystem for Session {
         self.serve(move |mounted| match mounted.names(handle.0, offset) {
             Ok(names) => {
                 for named in names {
-                    let (number, name) = (mounted.number_of(&named.place), OsStr::from_bytes(&named.name));
+                    let (number, name) =
+                        (mounted.number_of(&named.place), OsStr::from_bytes(&named.name));
                     if reply.add(INodeNo(number), named.next, named.kind, name) {
                         break;
                     }
