@@ -237,7 +237,7 @@ pub struct Timekeeper {
     options: ClockOptions,
     advanced: Advanced,
     /// Who renews the bound where no thread does.
-    by_hand: OnceLock<Mutex<Option<Keeper>>>,
+    by_hand: OnceLock<Mutex<Keeper>>,
 }
 
 impl Timekeeper {
@@ -281,17 +281,13 @@ impl Timekeeper {
 
     /// From here on the bound is renewed where it is needed, and by [`Timekeeper::renew_by_hand`].
     pub(crate) fn keep_by_hand(&self, keeper: Keeper) {
-        let is_first = self.by_hand.set(Mutex::new(Some(keeper))).is_ok();
-        assert!(is_first, "a timekeeper has one keeper");
+        let _ = self.by_hand.set(Mutex::new(keeper));
     }
 
     /// Renews the bound if that is wanted and no thread does it; whether it was.
     pub(crate) fn renew_by_hand(&self) -> bool {
-        let Some(keeper) = self.by_hand.get() else { return false };
-        let mut keeper = keeper.lock();
-        let Some(keeper) = keeper.as_mut().filter(|_| self.is_renewing()) else { return false };
-        keeper.renew(self);
-        true
+        let keeper = self.by_hand.get().filter(|_| self.is_renewing());
+        keeper.inspect(|keeper| keeper.lock().renew(self)).is_some()
     }
 
     /// Begins a group of appends: from here on the frontier stays below its stamps.
@@ -323,13 +319,12 @@ impl Timekeeper {
                     }
                     self.want_renewal(&mut state);
                     asked = true;
-                    // Where a thread renews it, it may do so as soon as the state is let go of: only the
-                    // wait itself may let go, or what it tells is missed.
                     match self.by_hand.get() {
+                        // Not let go in between: whoever renews must not be missed.
+                        None => self.changed.wait(&mut state),
                         Some(_) => {
                             MutexGuard::unlocked(&mut state, || self.renew_by_hand());
                         }
-                        None => self.changed.wait(&mut state),
                     }
                 }
                 Err(ClockError::Fenced(fence)) => return Err(TimeError::Fenced(fence)),
@@ -494,9 +489,8 @@ impl Timekeeper {
         state.synced_to = synced_to;
         drop(state);
         self.changed.notify_all();
-        let keeper = self.by_hand.get().and_then(|keeper| keeper.lock().take());
-        if let Some(mut keeper) = keeper {
-            keeper.end(self);
+        if let Some(keeper) = self.by_hand.get() {
+            keeper.lock().end(self);
         }
     }
 }
