@@ -386,8 +386,8 @@ impl Engine {
         check_topic_name(name)?;
         self.check_partition_count(partitions)?;
         let config = TopicConfig::new(configs)?;
-        self.check_plugin(&config, None)?;
         let changing = Arc::clone(&self.changing).lock_owned().await;
+        self.check_plugin(&config, None)?;
         if self.topic(name).is_some() {
             return Err(EngineError::TopicExists(name.to_owned()));
         }

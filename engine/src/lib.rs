@@ -21,6 +21,7 @@ mod groups;
 mod housekeeping;
 mod namespace;
 pub mod pins;
+mod plugins;
 mod producers;
 pub mod retention;
 pub mod seek;
@@ -38,6 +39,7 @@ pub use housekeeping::HousekeepingOptions;
 pub use namespace::event::{Event, OffsetCommit, RestatedGroup, RestatedOffset};
 pub use namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use pins::{Hold, Holds, Pin, PinError};
+pub use plugins::{ListedPlugin, PluginFilesError};
 pub use seek::{Found, SeekError, TopicView, View, When};
 
 pub use user_time::UserTimeRule;
