@@ -160,6 +160,14 @@ impl Namespace {
         topics
     }
 
+    /// Every topic that was there at some time between two cuts, by name and then by age.
+    pub(crate) fn topics_between(&self, from: Cut, until: Cut) -> Vec<TopicBetween> {
+        let between = |versions: &Versions| TopicBetween::of(versions, from, until);
+        let mut topics: Vec<TopicBetween> = self.by_id.values().filter_map(between).collect();
+        topics.sort_by(|a, b| (&a.last.name, a.last.created).cmp(&(&b.last.name, b.last.created)));
+        topics
+    }
+
     /// How many partitions a topic had in `cut`; 0 if it was not there.
     pub(crate) fn partition_count_at(&self, id: &TopicId, cut: Cut) -> usize {
         let topic = self.by_id.get(id).and_then(|versions| version_at(versions, cut));
@@ -257,6 +265,34 @@ impl Namespace {
             self.current.insert(Arc::clone(&topic.name), topic);
         }
         Ok(())
+    }
+}
+
+/// A topic at both ends of a stretch of time.
+#[derive(Clone, Debug)]
+pub(crate) struct TopicBetween {
+    /// As it was at its beginning, if it was there.
+    pub(crate) before: Option<Arc<Topic>>,
+    /// As it was last within it.
+    pub(crate) last: Arc<Topic>,
+    /// When it was deleted, if it was within it.
+    pub(crate) deleted: Option<Hlc>,
+}
+
+impl TopicBetween {
+    fn of(versions: &Versions, from: Cut, until: Cut) -> Option<TopicBetween> {
+        let below = |cut: Cut| versions.partition_point(|(stamp, _)| cut.admits(*stamp));
+        let (from, until) = (below(from), below(until));
+        let before = match from.checked_sub(1).map(|last| &versions[last].1) {
+            // It was deleted before.
+            Some(None) => return None,
+            Some(Some(topic)) => Some(Arc::clone(topic)),
+            None => None,
+        };
+        let (stamp, after) = versions[..until].last()?;
+        let last = versions[..until].iter().rev().find_map(|(_, topic)| topic.clone())?;
+        let deleted = after.is_none().then_some(*stamp);
+        Some(TopicBetween { before, last, deleted })
     }
 }
 

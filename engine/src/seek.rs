@@ -191,9 +191,7 @@ impl TopicView {
                     is_kept(&horizon, cut)
                 }
                 Ask::At(Moment::User { before, known }) => {
-                    view.end() >= horizon.start
-                        && is_uncompacted(&horizon, known)
-                        && is_found(&horizon, before)
+                    is_kept_by_user_time(&horizon, before, known.unwrap_or(Cut::ALL), view.end())
                 }
                 Ask::Window(Moment::User { before, .. }, last) => {
                     let known = match last {
@@ -222,6 +220,16 @@ impl TopicView {
 pub(crate) fn is_kept(horizon: &Horizon, cut: Cut) -> bool {
     let given_up = horizon.start > Offset(0) && cut.bound() <= horizon.lost_to;
     !given_up && is_uncompacted(horizon, Some(cut))
+}
+
+/// Whether a prefix by user time that ends at `end` is still what it was.
+pub(crate) fn is_kept_by_user_time(
+    horizon: &Horizon,
+    before: UserTime,
+    known: Cut,
+    end: Offset,
+) -> bool {
+    end >= horizon.start && is_uncompacted(horizon, Some(known)) && is_found(horizon, before)
 }
 
 /// Whether the first record at or after a user time can be found. Where one as late is gone, it may
@@ -372,7 +380,7 @@ impl Engine {
     }
 
     /// The first offset of a partition that is not in the moment, as known in `known`.
-    fn end_at(
+    pub(crate) fn end_at(
         &self,
         partition: &Partition,
         moment: Moment,
