@@ -24,6 +24,7 @@ mod producers;
 pub mod retention;
 pub mod seek;
 mod troubles;
+pub mod user_time;
 
 pub use append::{Batch, Format, KeyedRecord, ProducerNote, Rewritten, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
@@ -37,6 +38,8 @@ pub use namespace::event::{Event, OffsetCommit, RestatedGroup, RestatedOffset};
 pub use namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use pins::{Hold, Holds, Pin, PinError};
 pub use seek::{Found, SeekError, TopicView, View, When};
+
+pub use user_time::UserTimeRule;
 
 pub use storage::log::Watcher;
 pub use storage::{

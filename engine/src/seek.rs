@@ -16,10 +16,11 @@ use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
 use storage::manifest::Horizon;
 use storage::{Offset, Piece};
 
-use crate::blocking::{looking_from, read, tip_at};
+use crate::blocking::{looking_from, tip_at};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
+use crate::user_time::NO_TIMES;
 
 /// What to do about a moment that is not past yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,6 +256,9 @@ pub struct Found {
     pub epoch: u32,
 }
 
+/// The first user time. The number below it is the largest of a batch in which no record has any.
+const FIRST: UserTime = UserTime(NO_TIMES.1.0 + 1);
+
 /// How long an answer may wait for appends and events that are on their way.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
@@ -423,8 +427,11 @@ impl Engine {
             return Ok(None);
         }
         while let Some(piece) = looking_from(log, from, || log.first_reaching(time, from))? {
-            let times = self.times(&piece)?;
-            let record = times.into_iter().find(|(offset, t)| *offset >= from && *t >= time);
+            let times = self.user_times(partition, &piece)?;
+            let record = times.into_iter().find_map(|(offset, found)| {
+                let found = found.filter(|found| offset >= from && *found >= time)?;
+                Some((offset, found))
+            });
             if let Some((offset, time)) = record {
                 return Ok(Some(Found { offset, time, epoch: piece.entry.epoch }));
             }
@@ -451,7 +458,8 @@ impl Engine {
         });
         let mut best: Option<Found> = None;
         for piece in pieces?.flatten() {
-            for (offset, time) in self.times(&piece)? {
+            for (offset, time) in self.user_times(&view.partition, &piece)? {
+                let Some(time) = time else { continue };
                 let better = best.is_none_or(|best| {
                     time > best.time || (time == best.time && offset < best.offset)
                 });
@@ -462,8 +470,7 @@ impl Engine {
         }
         // Of a batch that was compacted, the record with the largest time may be gone: then another may
         // hold a later one than was found.
-        let mut later =
-            best.map_or(Some(UserTime(i64::MIN)), |best| best.time.0.checked_add(1).map(UserTime));
+        let mut later = best.map_or(Some(FIRST), |best| best.time.0.checked_add(1).map(UserTime));
         while let Some(time) = later
             && let Some(found) = self.first_at_or_after(view, time)?
         {
@@ -471,17 +478,6 @@ impl Engine {
             later = found.time.0.checked_add(1).map(UserTime);
         }
         Ok(best)
-    }
-
-    fn times(&self, piece: &Piece) -> Result<Vec<(Offset, UserTime)>, EngineError> {
-        let batch = read(piece).map_err(|error| EngineError::Disk(error.to_string().into()))?;
-        let entry = &piece.entry;
-        Ok(self.format.times(&batch).unwrap_or_else(|why| {
-            // A producer wrote it so, and no reader will see its records. What its header claims
-            // leads past it, so that one broken batch does not spoil every lookup behind it.
-            tracing::debug!(why, base = entry.base.0, "a batch cannot be looked into");
-            vec![(entry.base, entry.user_max)]
-        }))
     }
 
     /// Where the wall clock stands.
