@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
 use super::recent::{Recent, Weigh};
-use super::scan::{Generation, Seen, each_record, step};
+use super::scan::{ByUser, Generation, Seen, each_record, step};
 use super::{TreeError, TreeOptions};
 use crate::{Format, Renderer, Selection};
 
@@ -67,7 +67,7 @@ struct Marks {
 pub(crate) struct Text {
     partition: Arc<Partition>,
     renderer: Renderer,
-    user: Option<Range<UserTime>>,
+    user: Option<ByUser>,
     generation: Generation,
     step_bytes: usize,
     marks: tokio::sync::Mutex<Marks>,
@@ -91,7 +91,8 @@ struct Stretch {
 }
 
 pub(crate) fn key_of(seen: &Seen, format: Format) -> TextKey {
-    (seen.partition.log.id.0, format, seen.user.clone(), Generation::of(&seen.partition))
+    let times = seen.user.as_ref().map(|user| user.times.clone());
+    (seen.partition.log.id.0, format, times, Generation::of(&seen.partition))
 }
 
 /// The text of what is seen, from what is known.
@@ -147,7 +148,7 @@ impl Text {
                     self.renderer.record(record, &mut text);
                     Ok(())
                 })?;
-                ends.push((batch.end.min(until), text.len(), batch.bytes.len()));
+                ends.push((batch.end().min(until), text.len(), batch.bytes.len()));
             }
             // Asked last: what was compacted meanwhile is another text.
             self.generation.check(&self.partition, from)?;
