@@ -296,7 +296,8 @@ impl Namespace {
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
             | Event::GroupDeleted { .. }
-            | Event::GroupsRestated { .. } => Ok(()),
+            | Event::GroupsRestated { .. }
+            | Event::OffsetsSet { .. } => Ok(()),
         }
     }
 

@@ -369,7 +369,11 @@ impl Engine {
     }
 
     /// Settles a moment; the moment made absolute, and the cut of system time that bounds it.
-    async fn settle_moment(&self, moment: Moment, when: When) -> Result<(Moment, Cut), SeekError> {
+    pub(crate) async fn settle_moment(
+        &self,
+        moment: Moment,
+        when: When,
+    ) -> Result<(Moment, Cut), SeekError> {
         match moment {
             Moment::Sys(cut) => {
                 let (cut, _) = self.settle(cut, when).await?;
