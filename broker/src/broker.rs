@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
 use engine::{Engine, EngineOptions};
+use fileview::tree::{Tree, TreeOptions};
 use hlc::OsClock;
 use storage::Home;
 use storage::disk::RealDisk;
@@ -21,6 +22,7 @@ use crate::admin;
 use crate::config::Config;
 use crate::listen::take;
 use crate::status::{Parts, Status};
+use crate::tree::TreeOps;
 
 /// How long connections are given to end. Kafka's face bounds this itself; this bounds Kafka's face.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -86,7 +88,11 @@ impl Broker {
         });
         let (home, engine) = opening.await.context("open the data directory")??;
         kafka_face.cluster_id = home.cluster_id().to_owned();
+        let patience = kafka_face.moment_patience;
         let kafka = open_kafka(&engine, kafka_face)?;
+        let tree = TreeOptions { patience, ..TreeOptions::default() };
+        let tree = Arc::new(Tree::new(Arc::clone(&engine), tree));
+        kafka.add_ops(Arc::new(TreeOps::new(tree)));
         let kafka_door = match kafka_port {
             Some(port) => {
                 let doing = || format!("listen for Kafka's clients on {}", config.kafka);
