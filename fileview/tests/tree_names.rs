@@ -276,7 +276,7 @@ fn a_tree_is_used_by_many_threads() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn no_path_panics_and_none_leads_out(
