@@ -258,6 +258,25 @@ async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() 
     }
 }
 
+/// F44.
+#[tokio::test]
+async fn one_file_is_open_at_a_hundred_moments_at_once() {
+    let rig = Rig::new();
+    rig.topic("t", 1, &[]).await;
+    let mut held = Vec::new();
+    for count in 0..100 {
+        let path = format!("/topics/t/0.values@{}", at(rig.now()));
+        held.push((count, rig.tree.open(&rig.node(&path).await.unwrap()).await.unwrap()));
+        rig.produce("t", 0, &[record("a", &format!("value {count}"), count)]).await;
+        rig.pass(1);
+    }
+    let all = rig.text("/topics/t/0.values").await;
+    for (count, open) in held.iter().rev() {
+        let length = all.split_inclusive('\n').take(*count as usize).map(str::len).sum();
+        assert_eq!(open.read(0, 1 << 20).await.unwrap(), all[..length], "{count}");
+    }
+}
+
 #[test]
 fn a_tree_is_used_by_many_threads() {
     fn shared<T: Send + Sync>() {}
