@@ -17,6 +17,7 @@ mod metrics;
 mod process;
 mod run;
 mod status;
+mod tree;
 
 pub use broker::{Broker, Running};
 pub use config::{Config, Listen, Origin, Problem, Problems, Sources};
