@@ -8,6 +8,7 @@
 mod admin;
 mod broker;
 mod config;
+pub mod control;
 mod descriptors;
 mod listen;
 pub mod logging;

@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, consume, cut, demo, groups, inspect, ls, pins, produce, serve, topics,
+    cat, check, completions, consume, cut, demo, groups, inspect, ls, mount, pins, produce, serve,
+    topics,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -65,6 +66,10 @@ pub(crate) enum Command {
     Pins(pins::Args),
     /// List and describe consumer groups, now or as of a moment.
     Groups(groups::Args),
+    /// Mount the tree of topics and files at a directory, or list what is mounted.
+    Mount(mount::Args),
+    /// Take a mount away.
+    Umount(mount::UmountArgs),
     /// Read a data directory from end to end, and say whether all is well.
     Check(check::Args),
     /// Print what is in files of a data directory.
@@ -113,6 +118,8 @@ mod tests {
             "pins set p --at s5 --for 0s",
             "pins remove",
             "serve --set novalue",
+            "umount",
+            "mount a b",
             "check",
             "check a --public-key b",
             "inspect",

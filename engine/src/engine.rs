@@ -37,6 +37,7 @@ use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Namespace, Topic, TopicId, che
 use crate::pins::Hold;
 use crate::producers::Producers;
 use crate::troubles::Troubles;
+use crate::user_time::{RuleChange, RulesInForce, UserTimeRule, succeeding};
 
 /// How many producer ids are granted by one entry.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
@@ -147,6 +148,8 @@ pub struct Engine {
     producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     applier: Mutex<Option<mpsc::Sender<Applying>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// What waits to be applied, where no thread does it.
+    by_hand: Mutex<Option<mpsc::Receiver<Applying>>>,
 }
 
 /// Remembers again what producers wrote last.
@@ -210,6 +213,7 @@ impl Engine {
         let mut rebuild = Rebuild { format: Arc::clone(&format), producers: Producers::default() };
         let advanced = Arc::new(Notify::new());
         let told = Arc::clone(&advanced);
+        let rules = RulesInForce::default();
         // What signs the proofs is known before the first is written.
         let storage = storage::Options { tended_by_hand: true, ..options.storage };
         let store = Store::open(
@@ -219,12 +223,13 @@ impl Engine {
             &mut rebuild,
             |rebuild| Stager {
                 producers: std::mem::take(&mut rebuild.producers),
+                rules: rules.clone(),
                 format: Arc::clone(&format),
             },
             move || told.notify_waiters(),
         )?;
         let store = Arc::new(store);
-        if !options.storage.tended_by_hand {
+        if !options.storage.tended_by_hand && !options.storage.driven_by_hand {
             store.tend_in_background(options.signing_key.clone()).map_err(OpenError::Disk)?;
         }
         let shared = Arc::new(Shared {
@@ -237,6 +242,7 @@ impl Engine {
         replay_events(&store, &shared).map_err(|why| {
             OpenError::Disk(std::io::Error::other(format!("replay the namespace: {why}")))
         })?;
+        shared.namespace.read().restore_rules(&rules);
         let below = shared.namespace.read().producer_ids_below;
         let flight_units = (options.flight_bytes_max / FLIGHT_UNIT).max(1);
         let flight = Arc::new(Semaphore::new(flight_units));
@@ -260,6 +266,7 @@ impl Engine {
             producer_ids: tokio::sync::Mutex::new(below..below),
             applier: Mutex::new(None),
             thread: Mutex::new(None),
+            by_hand: Mutex::new(None),
         };
         engine.start_applier().map_err(OpenError::Disk)?;
         Ok(engine)
@@ -267,33 +274,32 @@ impl Engine {
 
     fn start_applier(&self) -> std::io::Result<()> {
         let (sender, receiver) = mpsc::channel::<Applying>();
+        *self.applier.lock() = Some(sender);
+        if self.options.storage.driven_by_hand {
+            *self.by_hand.lock() = Some(receiver);
+            return Ok(());
+        }
         let shared = Arc::clone(&self.shared);
         let logs = self.store.log_source();
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
             for applying in receiver {
-                let Applying { event, stamp, position, done, changing } = applying;
-                let result = match shared.failed.get() {
-                    Some(why) => Err(EngineError::Disk(Arc::clone(why))),
-                    None => apply(&shared, &event, stamp, position, &*logs),
-                };
-                match &result {
-                    Ok(()) => shared.applied.store(stamp.bits(), Ordering::Release),
-                    Err(error) => {
-                        let why: Arc<str> = format!("{error}; restart the service").into();
-                        if shared.failed.set(why).is_ok() {
-                            tracing::error!(%error, "an event cannot be applied; no more are taken");
-                        }
-                    }
-                }
-                drop(changing);
-                shared.advanced.notify_waiters();
-                // Whoever asked may have gone away; the change stays.
-                let _ = done.send(result.map(|()| stamp));
+                make_true(&shared, applying, &*logs);
             }
         })?;
-        *self.applier.lock() = Some(sender);
         *self.thread.lock() = Some(thread);
         Ok(())
+    }
+
+    /// Applies the events that wait where no thread does; whether there were any.
+    pub(crate) fn apply_by_hand(&self) -> bool {
+        let receiver = self.by_hand.lock();
+        let Some(receiver) = receiver.as_ref() else { return false };
+        let (logs, mut any) = (self.store.log_source(), false);
+        for applying in receiver.try_iter() {
+            make_true(&self.shared, applying, &*logs);
+            any = true;
+        }
+        any
     }
 
     /// The settings that topics get which say nothing themselves.
@@ -335,6 +341,7 @@ impl Engine {
     pub fn close(&self) {
         self.files.close();
         self.store.close();
+        self.apply_by_hand();
         self.applier.lock().take();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
@@ -379,6 +386,7 @@ impl Engine {
         check_topic_name(name)?;
         self.check_partition_count(partitions)?;
         let config = TopicConfig::new(configs)?;
+        self.check_plugin(&config, None)?;
         let changing = Arc::clone(&self.changing).lock_owned().await;
         if self.topic(name).is_some() {
             return Err(EngineError::TopicExists(name.to_owned()));
@@ -386,8 +394,7 @@ impl Engine {
         let first_log = self.shared.namespace.read().next_log();
         let name = name.to_owned();
         if only_validate {
-            let (created, partitions) = (Hlc::ZERO, Vec::new());
-            return Ok(Arc::new(Topic { name: name.into(), id, created, config, partitions }));
+            return Ok(Arc::new(Topic::new(name.into(), id, Hlc::ZERO, config)));
         }
         let configs = config.set().clone();
         self.change(
@@ -468,6 +475,7 @@ impl Engine {
         let mut configs = topic.config.set().clone();
         change(&mut configs)?;
         let config = TopicConfig::new(configs)?;
+        self.check_plugin(&config, Some(&topic.config))?;
         if only_validate || config == topic.config {
             return Ok(());
         }
@@ -510,12 +518,12 @@ impl Engine {
                 return Err(EngineError::Pinned { pin, at, topic, partition });
             }
             let (store, log) = (Arc::clone(&self.store), held.log.id);
-            let given_up = tokio::task::spawn_blocking(move || {
+            self.on_a_thread(move || {
                 // Held until the horizon is on stable storage, whoever goes away meanwhile.
                 let _changing = changing;
-                store.give_up(&[(log, before)])
-            });
-            given_up.await.map_err(|error| EngineError::Disk(error.to_string().into()))??;
+                Ok(store.give_up(&[(log, before)])?)
+            })
+            .await?;
         }
         Ok(held.start())
     }
@@ -634,7 +642,7 @@ impl Engine {
             .into_iter()
             .map(|(topic, partition, batch)| {
                 let append_time = topic.config.is_log_append_time(defaults);
-                batch.into_append(topic.partitions[partition as usize].log.id, append_time)
+                batch.into_append(&topic, &topic.partitions[partition as usize], append_time)
             })
             .collect();
         let (sender, receiver) = oneshot::channel();
@@ -656,13 +664,7 @@ impl Engine {
         applied.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
     }
 
-    /// [`Engine::change`], on a thread that may wait.
-    pub(crate) fn change_here(&self, event: Event) -> Result<Hlc, EngineError> {
-        let applied = self.begin_change(event, None)?.blocking_recv();
-        applied.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
-    }
-
-    fn begin_change(
+    pub(crate) fn begin_change(
         &self,
         event: Event,
         changing: Option<OwnedMutexGuard<()>>,
@@ -674,6 +676,7 @@ impl Engine {
             return Err(EngineError::Stopping("it is being closed".into()));
         };
         let log = if event.kind() == KIND_CATALOG { GROUPS_LOG } else { NAMESPACE_LOG };
+        let note = self.note_of(&event);
         let append = Append {
             log,
             kind: event.kind(),
@@ -682,7 +685,7 @@ impl Engine {
             user: (UserTime(0), UserTime(0)),
             payload: Payload::plain(event.encode().into()),
             crc_from: None,
-            note: Note::Event,
+            note,
         };
         let (done, applied) = oneshot::channel();
         let log = self.store.log(log);
@@ -701,6 +704,47 @@ impl Engine {
             }
         });
         Ok(applied)
+    }
+
+    /// What an event means to the writer's thread. Whoever changes a topic holds `changing`.
+    fn note_of(&self, event: &Event) -> Note {
+        let topic = |id| self.topic_by_id(id);
+        let logs = |topic: &Topic| topic.partitions.iter().map(|held| held.log.id).collect();
+        let from = |first: u64, count: u32| (first..first + u64::from(count)).map(LogId).collect();
+        let (logs, change) = match event {
+            Event::TopicCreated { first_log, partitions, configs, .. } => {
+                let config = TopicConfig::new(configs.clone());
+                let rule = config.ok().and_then(|config| UserTimeRule::of(&config, Hlc::ZERO));
+                match rule {
+                    Some(_) => (from(*first_log, *partitions), RuleChange::FromHere),
+                    None => return Note::Event,
+                }
+            }
+            Event::PartitionsAdded { id, first_log, more } => {
+                match topic(id).and_then(|topic| topic.user_time().map(|rule| rule.since())) {
+                    Some(since) => (from(*first_log, *more), RuleChange::Since(since)),
+                    None => return Note::Event,
+                }
+            }
+            Event::TopicConfigured { id, configs } => {
+                let (Some(topic), Ok(config)) = (topic(id), TopicConfig::new(configs.clone()))
+                else {
+                    return Note::Event;
+                };
+                match (topic.user_time(), succeeding(topic.user_time(), &config, Hlc::ZERO)) {
+                    (None, None) => return Note::Event,
+                    (Some(before), Some(rule)) if Arc::ptr_eq(before, &rule) => return Note::Event,
+                    (_, Some(_)) => (logs(&topic), RuleChange::FromHere),
+                    (Some(_), None) => (logs(&topic), RuleChange::Nothing),
+                }
+            }
+            Event::TopicDeleted { id } => match topic(id) {
+                Some(topic) if topic.user_time().is_some() => (logs(&topic), RuleChange::Nothing),
+                _ => return Note::Event,
+            },
+            _ => return Note::Event,
+        };
+        Note::Rules { logs, change }
     }
 
     /// Whether everything of the namespace and of groups that `cut` admits has been applied.
@@ -743,6 +787,28 @@ pub(crate) fn flatten(error: AppendError<EngineError>) -> EngineError {
         AppendError::Disk(why) => EngineError::Disk(why),
         AppendError::Stopped(why) => EngineError::Stopping(why),
     }
+}
+
+/// Applies an event, and tells whoever asked for it.
+fn make_true(shared: &Shared, applying: Applying, logs: &dyn Fn(LogId) -> Arc<storage::Log>) {
+    let Applying { event, stamp, position, done, changing } = applying;
+    let result = match shared.failed.get() {
+        Some(why) => Err(EngineError::Disk(Arc::clone(why))),
+        None => apply(shared, &event, stamp, position, logs),
+    };
+    match &result {
+        Ok(()) => shared.applied.store(stamp.bits(), Ordering::Release),
+        Err(error) => {
+            let why: Arc<str> = format!("{error}; restart the service").into();
+            if shared.failed.set(why).is_ok() {
+                tracing::error!(%error, "an event cannot be applied; no more are taken");
+            }
+        }
+    }
+    drop(changing);
+    shared.advanced.notify_waiters();
+    // Whoever asked may have gone away; the change stays.
+    let _ = done.send(result.map(|()| stamp));
 }
 
 fn apply(

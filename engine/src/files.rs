@@ -22,7 +22,9 @@ mod event;
 mod names;
 mod open;
 mod path;
+mod rename;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,9 +37,10 @@ use tokio::sync::{OwnedMutexGuard, Semaphore, oneshot};
 pub use contents::{FileCounts, FilePiece, FileView, READ_BYTES_MAX};
 pub use entry::WRITE_BYTES_MAX;
 pub use error::FileError;
-pub use event::{FileKind, FileTime, Inode, NAME_BYTES_MAX, SetAttributes};
+pub use event::{FileKind, FileTime, Inode, NAME_BYTES_MAX, Now, SetAttributes};
 pub use names::DirectoryEntry;
 pub use path::At;
+pub use rename::Target;
 
 use crate::append::Stager;
 use crate::engine::{FLIGHT_UNIT, Shared, flatten};
@@ -100,7 +103,7 @@ pub struct FileAttributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// How many names it has.
+    /// How many names it has; of a directory, two and one for each directory in it.
     pub links: u32,
     /// Which device, if it is one.
     pub device: u64,
@@ -278,7 +281,7 @@ impl Files {
             mode: record.mode,
             uid: record.uid,
             gid: record.gid,
-            links: record.links,
+            links: record.links_by_posix(),
             device: record.device,
             size,
             modified,
@@ -294,6 +297,14 @@ impl Files {
     /// There is nothing there, or it is no link.
     pub fn read_link<'a>(&self, at: impl Into<At<'a>>, cut: Cut) -> Result<Vec<u8>, FileError> {
         let inode = self.resolve(at, cut)?;
+        self.read_link_inode(inode, cut)
+    }
+
+    /// [`Files::read_link`], by its number.
+    ///
+    /// # Errors
+    /// It is no link, or cannot be read.
+    pub fn read_link_inode(&self, inode: Inode, cut: Cut) -> Result<Vec<u8>, FileError> {
         let target = self.names(cut)?.target(inode, cut)?;
         target.ok_or(FileError::Invalid("it is no symbolic link"))
     }
@@ -564,65 +575,26 @@ impl Files {
         self.change(vec![change], changing).await.map(drop)
     }
 
-    /// Renames, in place of what has the new name, as POSIX has it. It happens at one moment.
-    ///
-    /// # Errors
-    /// There is nothing there, or what has the new name cannot be replaced by it, or a directory would
-    /// come to lie in itself; or the disk fails.
-    pub async fn rename<'a>(
-        &self,
-        from: impl Into<At<'a>>,
-        to: impl Into<At<'a>>,
-    ) -> Result<(), FileError> {
-        let (from, to) = (from.into(), to.into());
-        let (changing, names) = self.changing().await?;
-        let (old, new) = (names.place(from)?, names.place(to)?);
-        let inode = names.lookup(old.parent, old.name, Cut::ALL)?;
-        let inode = inode.ok_or_else(|| FileError::NotFound(from.shown()))?;
-        let is_directory = names.record(inode, Cut::ALL)?.1.kind == FileKind::Directory;
-        if is_directory && self.is_below(names, new.parent, inode)? {
-            return Err(FileError::Invalid("a directory cannot come to lie in itself"));
-        }
-        if let Some(there) = names.lookup(new.parent, new.name, Cut::ALL)? {
-            if there == inode {
-                return Ok(());
-            }
-            let replaced = names.record(there, Cut::ALL)?.1.kind == FileKind::Directory;
-            match (is_directory, replaced) {
-                (true, false) => return Err(FileError::NotDirectory(to.shown())),
-                (false, true) => return Err(FileError::IsDirectory(to.shown())),
-                (true, true) if !names.is_empty(there)? => {
-                    return Err(FileError::NotEmpty(to.shown()));
-                }
-                _ => {}
-            }
-        }
-        let named = |place: &Place<'_>, inode| Change::Named {
-            parent: place.parent,
-            name: place.name.to_vec(),
-            inode,
-        };
-        let changes = vec![named(&new, Some(inode)), named(&old, None)];
-        self.change(changes, changing).await.map(drop)
-    }
-
-    /// Whether `directory` is `above` or lies in it.
-    fn is_below(&self, names: &Names, directory: Inode, above: Inode) -> Result<bool, FileError> {
-        let mut at = directory;
-        while at != above && at != Inode::ROOT {
-            at = names.record(at, Cut::ALL)?.1.parent;
-        }
-        Ok(at == above)
-    }
-
     /// Sets attributes.
     ///
     /// # Errors
     /// There is no such inode, or the disk fails.
     pub async fn set_attributes(&self, inode: Inode, set: SetAttributes) -> Result<(), FileError> {
+        self.set(inode, set, Now::default()).await
+    }
+
+    /// [`Files::set_attributes`], and times that are to be that of the change.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn set(&self, inode: Inode, set: SetAttributes, now: Now) -> Result<(), FileError> {
         let (changing, names) = self.changing().await?;
         names.record(inode, Cut::ALL)?;
-        self.change(vec![Change::Set { inode, set }], changing).await.map(drop)
+        let mut changes = vec![Change::Set { inode, set }];
+        if now != Now::default() {
+            changes.push(Change::Touched { inode, now });
+        }
+        self.change(changes, changing).await.map(drop)
     }
 
     /// Sets an extended attribute, or removes it.
@@ -636,7 +608,7 @@ impl Files {
         value: Option<&[u8]>,
     ) -> Result<(), FileError> {
         const VALUE_BYTES_MAX: usize = 64 << 10;
-        event::check_name(name)?;
+        event::check_extended_name(name)?;
         let value = value.map(<[u8]>::to_vec);
         let length = value.as_ref().map_or(0, Vec::len);
         if length > VALUE_BYTES_MAX {
@@ -753,6 +725,25 @@ impl File {
             return Err(FileError::TooLarge { offset: length, length: 0 });
         }
         self.append(FileEntry::truncate(length), durability).await
+    }
+
+    /// Makes zero what is in `range`, as far as the file goes. Returns its moment.
+    ///
+    /// # Errors
+    /// The range is empty or reaches too far; or the disk fails.
+    pub async fn punch(
+        &self,
+        range: Range<u64>,
+        durability: Durability,
+    ) -> Result<Hlc, FileError> {
+        if range.is_empty() {
+            return Err(FileError::Invalid("a hole has a length"));
+        }
+        if range.end > FILE_BYTES_MAX {
+            let (offset, length) = (range.start, range.end - range.start);
+            return Err(FileError::TooLarge { offset, length });
+        }
+        self.append(FileEntry::punch(range), durability).await
     }
 
     async fn append(&self, entry: FileEntry, durability: Durability) -> Result<Hlc, FileError> {

@@ -1,5 +1,6 @@
 //! Committed offsets and the state of groups, as they are and were: versions in the catalog.
 
+mod comparing;
 mod restating;
 
 use hlc::{Cut, Hlc};
@@ -7,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use storage::catalog::{Applied, Catalog, CatalogError, Changes, escape, unescape};
 
 use crate::namespace::event::{Event, OffsetCommit};
+
+pub(crate) use comparing::Compared;
+pub use comparing::GroupDifference;
 
 /// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +36,21 @@ pub struct GroupOffset {
     pub committed: Committed,
     /// When.
     pub stamp: Hlc,
+}
+
+/// What a group had committed for a partition before and after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetDifference {
+    /// The group.
+    pub group: String,
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// What was committed before.
+    pub before: Option<Committed>,
+    /// What was committed after.
+    pub after: Option<Committed>,
 }
 
 /// Stands between the parts of a key; [`escape`] makes no such bytes.

@@ -11,6 +11,8 @@ pub mod compaction;
 mod config;
 mod cut;
 mod cut_cache;
+pub mod diff;
+mod driven;
 mod engine;
 mod error;
 pub mod files;
@@ -23,6 +25,7 @@ mod producers;
 pub mod retention;
 pub mod seek;
 mod troubles;
+pub mod user_time;
 
 pub use append::{Batch, Format, KeyedRecord, ProducerNote, Rewritten, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
@@ -30,12 +33,14 @@ pub use cut::{CutAnswer, CutPartition};
 pub use cut_cache::CutCacheStats;
 pub use engine::{Appending, Engine, EngineOptions, Watch};
 pub use error::EngineError;
-pub use groups::{Committed, GroupOffset};
+pub use groups::{Committed, GroupDifference, GroupOffset, OffsetDifference};
 pub use housekeeping::HousekeepingOptions;
 pub use namespace::event::{Event, OffsetCommit, RestatedGroup, RestatedOffset};
 pub use namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use pins::{Hold, Holds, Pin, PinError};
 pub use seek::{Found, SeekError, TopicView, View, When};
+
+pub use user_time::UserTimeRule;
 
 pub use storage::log::Watcher;
 pub use storage::{

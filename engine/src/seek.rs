@@ -8,6 +8,7 @@
 //!
 //! The table of TIME.md 3 is [`Engine::settle`].
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
 use storage::manifest::Horizon;
 use storage::{Offset, Piece};
 
-use crate::blocking::{looking_from, read, tip_at};
+use crate::blocking::{looking_from, tip_at};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
+use crate::user_time::NO_TIMES;
 
 /// What to do about a moment that is not past yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,9 +192,7 @@ impl TopicView {
                     is_kept(&horizon, cut)
                 }
                 Ask::At(Moment::User { before, known }) => {
-                    view.end() >= horizon.start
-                        && is_uncompacted(&horizon, known)
-                        && is_found(&horizon, before)
+                    is_kept_by_user_time(&horizon, before, known.unwrap_or(Cut::ALL), view.end())
                 }
                 Ask::Window(Moment::User { before, .. }, last) => {
                     let known = match last {
@@ -223,6 +223,16 @@ pub(crate) fn is_kept(horizon: &Horizon, cut: Cut) -> bool {
     !given_up && is_uncompacted(horizon, Some(cut))
 }
 
+/// Whether a prefix by user time that ends at `end` is still what it was.
+pub(crate) fn is_kept_by_user_time(
+    horizon: &Horizon,
+    before: UserTime,
+    known: Cut,
+    end: Offset,
+) -> bool {
+    end >= horizon.start && is_uncompacted(horizon, Some(known)) && is_found(horizon, before)
+}
+
 /// Whether the first record at or after a user time can be found. Where one as late is gone, it may
 /// have been the first: then the prefix ended among what is gone, and what is left of it, or the first
 /// one that is left, would be another answer than was given before.
@@ -245,6 +255,9 @@ pub struct Found {
     /// The epoch of its batch.
     pub epoch: u32,
 }
+
+/// The first user time. The number below it is the largest of a batch in which no record has any.
+const FIRST: UserTime = UserTime(NO_TIMES.1.0 + 1);
 
 /// How long an answer may wait for appends and events that are on their way.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
@@ -309,6 +322,21 @@ impl Engine {
     /// # Errors
     /// [`SeekError`].
     pub async fn view(&self, name: &str, ask: Ask, when: When) -> Result<TopicView, SeekError> {
+        self.view_of(name, 0..u32::MAX, ask, when).await
+    }
+
+    /// [`Engine::view`], of these partitions alone: a topic may have many.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn view_of(
+        &self,
+        name: &str,
+        partitions: Range<u32>,
+        ask: Ask,
+        when: When,
+    ) -> Result<TopicView, SeekError> {
+        let wanted = partitions;
         let (first, mut last) = match ask {
             Ask::At(moment) => (None, moment),
             Ask::Window(first, last) => (Some(first), last),
@@ -322,8 +350,8 @@ impl Engine {
         let (last, known) = self.settle_moment(last, when).await?;
         let topic = self.shared.namespace.read().topic_at(name, known);
         let topic = topic.ok_or_else(|| SeekError::NoTopic { topic: name.to_owned(), ask })?;
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for partition in &topic.partitions {
+        let mut partitions = Vec::new();
+        for partition in topic.partitions.iter().filter(|held| wanted.contains(&held.index)) {
             let end = self.end_at(partition, last, known)?;
             let start = match first {
                 Some(first) => self.end_at(partition, first, known)?.min(end),
@@ -356,7 +384,7 @@ impl Engine {
     }
 
     /// The first offset of a partition that is not in the moment, as known in `known`.
-    fn end_at(
+    pub(crate) fn end_at(
         &self,
         partition: &Partition,
         moment: Moment,
@@ -399,8 +427,11 @@ impl Engine {
             return Ok(None);
         }
         while let Some(piece) = looking_from(log, from, || log.first_reaching(time, from))? {
-            let times = self.times(&piece)?;
-            let record = times.into_iter().find(|(offset, t)| *offset >= from && *t >= time);
+            let times = self.user_times(partition, &piece)?;
+            let record = times.into_iter().find_map(|(offset, found)| {
+                let found = found.filter(|found| offset >= from && *found >= time)?;
+                Some((offset, found))
+            });
             if let Some((offset, time)) = record {
                 return Ok(Some(Found { offset, time, epoch: piece.entry.epoch }));
             }
@@ -427,7 +458,8 @@ impl Engine {
         });
         let mut best: Option<Found> = None;
         for piece in pieces?.flatten() {
-            for (offset, time) in self.times(&piece)? {
+            for (offset, time) in self.user_times(&view.partition, &piece)? {
+                let Some(time) = time else { continue };
                 let better = best.is_none_or(|best| {
                     time > best.time || (time == best.time && offset < best.offset)
                 });
@@ -438,8 +470,7 @@ impl Engine {
         }
         // Of a batch that was compacted, the record with the largest time may be gone: then another may
         // hold a later one than was found.
-        let mut later =
-            best.map_or(Some(UserTime(i64::MIN)), |best| best.time.0.checked_add(1).map(UserTime));
+        let mut later = best.map_or(Some(FIRST), |best| best.time.0.checked_add(1).map(UserTime));
         while let Some(time) = later
             && let Some(found) = self.first_at_or_after(view, time)?
         {
@@ -447,17 +478,6 @@ impl Engine {
             later = found.time.0.checked_add(1).map(UserTime);
         }
         Ok(best)
-    }
-
-    fn times(&self, piece: &Piece) -> Result<Vec<(Offset, UserTime)>, EngineError> {
-        let batch = read(piece).map_err(|error| EngineError::Disk(error.to_string().into()))?;
-        let entry = &piece.entry;
-        Ok(self.format.times(&batch).unwrap_or_else(|why| {
-            // A producer wrote it so, and no reader will see its records. What its header claims
-            // leads past it, so that one broken batch does not spoil every lookup behind it.
-            tracing::debug!(why, base = entry.base.0, "a batch cannot be looked into");
-            vec![(entry.base, entry.user_max)]
-        }))
     }
 
     /// Where the wall clock stands.

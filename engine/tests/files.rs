@@ -794,3 +794,81 @@ async fn topics_and_files_share_a_journal_and_nothing_else() {
     let ends = ["t", "u"].map(|name| rig.engine.topic(name).unwrap().partitions[2].end().0);
     assert_eq!(ends, [2, 1]);
 }
+
+#[tokio::test]
+async fn a_rename_can_refuse_to_replace_or_exchange_two_names() {
+    use engine::files::Target::{Absent, Exchanged};
+    let rig = with(FileOptions::default());
+    let files = rig.engine.files();
+    filled(files, "/a", b"a").await;
+    filled(files, "/b", b"b").await;
+    files.mkdir("/d", 0o755).await.unwrap();
+    files.mkdir("/d/e", 0o755).await.unwrap();
+    assert_eq!(errno(files.rename_to("/a", "/b", Absent).await), EEXIST);
+    assert_eq!(errno(files.rename_to("/a", "/c", Exchanged).await), ENOENT);
+    assert_eq!(errno(files.rename_to("/a", "/d/e/a", Exchanged).await), ENOENT);
+    assert_eq!(errno(files.rename_to("/d", "/d/e", Exchanged).await), 22);
+    let before = moment(&rig);
+    files.rename_to("/a", "/d/e", Exchanged).await.unwrap();
+    assert_eq!(text(files, "/d/e", Cut::ALL), Ok("a".into()));
+    assert_eq!(names(files, "/a", Cut::ALL), Vec::<String>::new());
+    assert_eq!(text(files, "/a", before), Ok("a".into()));
+    let links = |path, cut| files.stat(path, cut).unwrap().links;
+    assert_eq!((links("/d", Cut::ALL), links("/d", before)), (2, 3));
+    assert_eq!((links("/", Cut::ALL), links("/", before), links("/a", Cut::ALL)), (4, 3, 2));
+    files.rename_to("/b", "/c", Absent).await.unwrap();
+    assert_eq!(text(files, "/c", Cut::ALL), Ok("b".into()));
+}
+
+#[tokio::test]
+async fn a_directory_has_as_many_links_as_posix_says_also_after_a_restart() {
+    let options = EngineOptions::default();
+    let rig = on_new(options.clone());
+    let files = rig.engine.files();
+    for path in ["/d", "/d/a", "/d/b", "/x"] {
+        files.mkdir(path, 0o755).await.unwrap();
+    }
+    files.create("/d/file", 0o644).await.unwrap();
+    files.rmdir("/d/a").await.unwrap();
+    files.rename("/x", "/d/x").await.unwrap();
+    files.mkdir("/y", 0o755).await.unwrap();
+    files.rename("/y", "/d/b").await.unwrap();
+    let gone = files.mkdir("/gone", 0o755).await.unwrap();
+    files.rmdir("/gone").await.unwrap();
+    let rig = reopen(rig, options);
+    let files = rig.engine.files();
+    let links = |path| files.stat(path, Cut::ALL).unwrap().links;
+    assert_eq!((links("/"), links("/d"), links("/d/b"), links("/d/x")), (3, 4, 2, 2));
+    assert_eq!(files.stat_inode(gone, Cut::ALL).unwrap().links, 0);
+}
+
+#[tokio::test]
+async fn a_hole_is_zero_and_its_past_is_not() {
+    let rig = with(FileOptions { checkpoint_entries: 2, ..FileOptions::default() });
+    let file = filled(rig.engine.files(), "/a", b"0123456789").await;
+    let before = moment(&rig);
+    file.punch(2..5, Durability::Written).await.unwrap();
+    file.punch(8..100, Durability::Written).await.unwrap();
+    assert_eq!(file.read_at(Cut::ALL, 0, 99).unwrap(), &b"01\0\0\x00567\0\0"[..]);
+    assert_eq!(file.read_at(before, 0, 99).unwrap(), &b"0123456789"[..]);
+    let view = file.at(Cut::ALL).unwrap();
+    assert_eq!((view.next(0, true).unwrap(), view.next(0, false).unwrap()), (Some(0), Some(2)));
+    assert_eq!((view.next(3, true).unwrap(), view.next(6, false).unwrap()), (Some(5), Some(8)));
+    assert_eq!((view.next(9, true).unwrap(), view.next(10, false).unwrap()), (None, None));
+    assert_eq!(errno(file.punch(5..5, Durability::Written).await), 22);
+    assert_eq!(errno(file.punch(5..u64::MAX, Durability::Written).await), 27);
+}
+
+#[tokio::test]
+async fn what_is_touched_now_is_younger_than_all_that_was_written() {
+    let rig = with(FileOptions::default());
+    let files = rig.engine.files();
+    let old = filled(files, "/old", b"a").await;
+    let written = filled(files, "/written", b"a").await;
+    let now = engine::files::Now { modified: true, accessed: false };
+    files.set(old.inode(), SetAttributes { mode: Some(0o600), ..Default::default() }, now).await.unwrap();
+    let [touched, other] =
+        [&old, &written].map(|file| files.stat_inode(file.inode(), Cut::ALL).unwrap());
+    assert!(touched.modified > other.modified, "{touched:?} {other:?}");
+    assert_eq!((touched.mode, touched.modified), (0o600, touched.changed));
+}

@@ -9,10 +9,10 @@ use kafka_records::{
 use crate::{Selection, jsonl};
 
 /// What the records of one batch may take when unpacked.
-const LIMIT: Limit = Limit { decompressed_bytes_max: 256 << 20 };
+pub(crate) const LIMIT: Limit = Limit { decompressed_bytes_max: 256 << 20 };
 
 /// How contents look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// The batches, byte for byte.
     Raw,
@@ -143,7 +143,8 @@ impl Renderer {
         Ok((shown, None))
     }
 
-    fn record(&self, record: &Record, out: &mut Vec<u8>) {
+    /// Appends one record, whether it is in the selection or not.
+    pub(crate) fn record(&self, record: &Record, out: &mut Vec<u8>) {
         match self.format {
             Format::Jsonl => jsonl::write(&self.topic, self.partition, record, out),
             Format::Values | Format::Raw => {

@@ -14,6 +14,7 @@ pub(crate) mod demo;
 pub(crate) mod groups;
 pub(crate) mod inspect;
 pub(crate) mod ls;
+pub(crate) mod mount;
 pub(crate) mod pins;
 pub(crate) mod produce;
 pub(crate) mod serve;
@@ -24,6 +25,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let server = Server { bootstrap: cli.bootstrap };
     match cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => mount::umount(&args),
         Command::Check(args) => check::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Demo(args) => as_client(demo::run(args)),

@@ -18,9 +18,11 @@ use storage::fig::{
 };
 use storage::{Append, Durability, Log, Offset, Payload, Piece, Store};
 
-use super::entry::{FileHead, read_data};
+use super::entry::{FileHead, read_data, read_punch};
 use super::error::FileError;
-use super::event::{Inode, KIND_FILE_CHECKPOINT, KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
+use super::event::{
+    Inode, KIND_FILE_CHECKPOINT, KIND_FILE_PUNCH, KIND_FILE_TRUNCATE, KIND_FILE_WRITE,
+};
 use crate::append::{Note, Stager};
 
 /// The longest read, in bytes; a longer one is cut short.
@@ -306,6 +308,10 @@ impl Index {
                 self.fig.write(nodes, head.offset, length, entry.base)?;
             }
             KIND_FILE_TRUNCATE => self.fig.truncate(nodes, FileHead::read(piece)?.offset)?,
+            KIND_FILE_PUNCH => {
+                let hole = read_punch(piece)?;
+                self.fig.punch(nodes, hole.start, hole.end)?;
+            }
             KIND_FILE_CHECKPOINT => {}
             kind => {
                 let at = entry.base.0;
@@ -435,6 +441,24 @@ impl FileView {
             pieces.push(FilePiece { range: extent.start..extent.end, bytes });
         }
         Ok(pieces)
+    }
+
+    /// The first byte at or after `offset` that was written, if `written`, or that was not; `None` if
+    /// there is none before the end. The end of the file counts as not written.
+    ///
+    /// # Errors
+    /// What is stored cannot be read.
+    pub fn next(&self, offset: u64, written: bool) -> Result<Option<u64>, FileError> {
+        let mut from = offset;
+        while from < self.length() {
+            let extents = self.extents(from..self.length())?;
+            let found = extents.iter().find(|extent| (extent.source != Source::Hole) == written);
+            if let Some(extent) = found {
+                return Ok(Some(extent.start));
+            }
+            from = extents.last().map_or(self.length(), |last| last.end);
+        }
+        Ok((!written && offset < self.length()).then(|| self.length()))
     }
 
     fn data(

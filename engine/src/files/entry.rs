@@ -10,7 +10,7 @@ use bytes::Bytes;
 use storage::{Entry, Head, Payload, Piece, PieceData};
 
 use super::error::FileError;
-use super::event::{KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
+use super::event::{KIND_FILE_PUNCH, KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
 
 /// The longest write, in bytes: it stays in memory until the journal has it.
 pub const WRITE_BYTES_MAX: usize = 16 << 20;
@@ -18,6 +18,8 @@ pub const WRITE_BYTES_MAX: usize = 16 << 20;
 const FIXED_BYTES: usize = 16;
 /// What fits into a payload's head behind the fixed part.
 const CHUNKS_MAX: usize = 12;
+/// What follows the head of a hole.
+const PUNCH_BYTES: usize = 8;
 /// Chunks are multiples of this.
 const CHUNK_UNIT: usize = 64 << 10;
 
@@ -84,7 +86,11 @@ impl FileHead {
         let reach = head.offset.checked_add(data as u64);
         let cannot_be = chunks != count
             || reach.is_none_or(|reach| reach > storage::fig::FILE_BYTES_MAX)
-            || (entry.kind == KIND_FILE_WRITE) != (data > 0);
+            || !match entry.kind {
+                KIND_FILE_WRITE => data > 0,
+                KIND_FILE_PUNCH => data == PUNCH_BYTES,
+                _ => data == 0,
+            };
         if cannot_be {
             return Err(damaged("its head cannot be"));
         }
@@ -134,6 +140,26 @@ impl FileEntry {
         let payload = Payload { head: head.encode(), rest: Bytes::new() };
         FileEntry { kind: KIND_FILE_TRUNCATE, payload, crc_from: None }
     }
+
+    pub(crate) fn punch(range: Range<u64>) -> FileEntry {
+        let head = FileHead { offset: range.start, chunk_bytes: 0, chunk_crcs: Vec::new() };
+        let rest = Bytes::copy_from_slice(&range.end.to_le_bytes());
+        let payload = Payload { head: head.encode(), rest };
+        FileEntry { kind: KIND_FILE_PUNCH, payload, crc_from: None }
+    }
+}
+
+/// What a hole covers.
+pub(crate) fn read_punch(piece: &Piece) -> Result<Range<u64>, FileError> {
+    let entry = &piece.entry;
+    let payload = piece.read()?;
+    let head = FileHead::read_by(entry, |range| Ok(payload.slice(range)))?;
+    let end = payload[head.bytes()..].try_into().expect("the head says that it has 8 bytes");
+    let range = head.offset..u64::from_le_bytes(end);
+    if range.is_empty() || range.end > storage::fig::FILE_BYTES_MAX {
+        return Err(damaged(entry, "it is a hole of nothing"));
+    }
+    Ok(range)
 }
 
 /// The bytes `skip .. skip + length` of a write's data, checked; and the whole data, where it was
@@ -218,6 +244,13 @@ mod tests {
         assert_eq!(entry.crc_from, Some((0, crc32c::crc32c(&expected))));
         let truncated = FileEntry::truncate(0x0102);
         assert_eq!(truncated.payload.to_bytes(), &expected[..16]);
+        let hole = piece(FileEntry::punch(0x0102..0x0304));
+        let end = [4, 3, 0, 0, 0, 0, 0, 0];
+        assert_eq!(hole.read().unwrap(), [&expected[..16], &end].concat());
+        assert_eq!(read_punch(&hole).unwrap(), 0x0102..0x0304);
+        for cannot_be in [5..5, 5..(1 << 62) + 1] {
+            assert!(read_punch(&piece(FileEntry::punch(cannot_be))).is_err());
+        }
 
         let data = Bytes::from(vec![5; 3 * CHUNK_UNIT + 1]);
         let entry = FileEntry::write(1, data.clone());

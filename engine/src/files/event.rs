@@ -20,10 +20,12 @@ pub(crate) const KIND_FILE_WRITE: u8 = 33;
 pub(crate) const KIND_FILE_TRUNCATE: u8 = 34;
 /// An index of a file up to there.
 pub(crate) const KIND_FILE_CHECKPOINT: u8 = 35;
+/// A hole in a file.
+pub(crate) const KIND_FILE_PUNCH: u8 = 36;
 
 /// Whether entries of `kind` are the files' business.
 pub(crate) fn is_file_kind(kind: u8) -> bool {
-    (KIND_FILE_EVENT..=KIND_FILE_CHECKPOINT).contains(&kind)
+    (KIND_FILE_EVENT..=KIND_FILE_PUNCH).contains(&kind)
 }
 
 /// No name is longer, in bytes.
@@ -98,6 +100,17 @@ pub(crate) enum Change {
     Target { inode: Inode, target: Vec<u8> },
     /// An extended attribute was set, or removed.
     Extended { inode: Inode, name: Vec<u8>, value: Option<Vec<u8>> },
+    /// Times were set to that of this event.
+    Touched { inode: Inode, now: Now },
+}
+
+/// Which times are to be that of the change itself, so that it is later than whatever came before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Now {
+    /// When its bytes changed last.
+    pub modified: bool,
+    /// When it was read last.
+    pub accessed: bool,
 }
 
 /// Attributes to set; the others stay.
@@ -130,9 +143,12 @@ impl FileEvent {
         let event: FileEvent = postcard::from_bytes(bytes)
             .map_err(|error| FileError::Corrupt(format!("decode file event: {error}")))?;
         for change in &event.changes {
-            if let Change::Named { name, .. } | Change::Extended { name, .. } = change {
-                check_name(name).map_err(|error| FileError::Corrupt(error.to_string()))?;
-            }
+            let checked = match change {
+                Change::Named { name, .. } => check_name(name),
+                Change::Extended { name, .. } => check_extended_name(name),
+                _ => Ok(()),
+            };
+            checked.map_err(|error| FileError::Corrupt(error.to_string()))?;
         }
         Ok(event)
     }
@@ -148,6 +164,17 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FileError> {
     }
     if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
         return Err(FileError::Invalid("a name has no slash and no zero byte"));
+    }
+    Ok(())
+}
+
+/// Whether `name` can be that of an extended attribute.
+pub(crate) fn check_extended_name(name: &[u8]) -> Result<(), FileError> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(FileError::NameTooLong(name.len()));
+    }
+    if name.is_empty() || name.contains(&0) {
+        return Err(FileError::Invalid("an attribute's name is not empty and has no zero byte"));
     }
     Ok(())
 }
@@ -183,12 +210,13 @@ mod tests {
                 },
                 Change::Target { inode: Inode(2), target: b"/t".into() },
                 Change::Extended { inode: Inode(2), name: b"x".into(), value: Some(b"v".into()) },
+                Change::Touched { inode: Inode(2), now: Now { modified: true, accessed: false } },
             ],
         };
-        let mut expected = vec![6, 0, 0xac, 2, 1, 0xed, 3, 1, 2, 0];
+        let mut expected = vec![7, 0, 0xac, 2, 1, 0xed, 3, 1, 2, 0];
         expected.extend([1, 1, 1, b'a', 1, 0xac, 2, 1, 1, 1, b'b', 0]);
         expected
-            .extend([2, 2, 1, 1, 0, 0, 1, 1, 5, 0, 3, 2, 2, b'/', b't', 4, 2, 1, b'x', 1, 1, b'v']);
+            .extend([2, 2, 1, 1, 0, 0, 1, 1, 5, 0, 3, 2, 2, b'/', b't', 4, 2, 1, b'x', 1, 1, b'v', 5, 2, 1, 0]);
         assert_eq!(event.encode(), expected);
         assert_eq!(FileEvent::decode(&expected).unwrap(), event);
     }

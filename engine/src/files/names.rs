@@ -16,7 +16,7 @@ use storage::{Log, Offset};
 
 use super::error::FileError;
 use super::event::{
-    Change, FILES_LOG, FileEvent, FileKind, FileTime, Inode, KIND_FILE_EVENT, SetAttributes,
+    Change, FILES_LOG, FileEvent, FileKind, FileTime, Inode, KIND_FILE_EVENT, Now, SetAttributes,
 };
 use crate::engine::Shared;
 
@@ -34,6 +34,10 @@ const TOUCHED: u8 = b'm';
 const TARGET: u8 = b'l';
 /// An extended attribute.
 const EXTENDED: u8 = b'x';
+/// How all of these are laid out.
+const LAYOUT: &[u8] = b"fv";
+/// Catalogs that say otherwise are made anew. 2: directories know how many they hold.
+const LAYOUT_NOW: &[u8] = b"2";
 /// How many bytes of events are read at once.
 const READ_BYTES: usize = 1 << 20;
 
@@ -50,6 +54,8 @@ pub(crate) struct Record {
     pub(crate) gid: u32,
     /// How many names it has.
     pub(crate) links: u32,
+    /// How many directories are in it, if it is one.
+    pub(crate) directories: u32,
     pub(crate) device: u64,
     /// The directory that a directory is in.
     pub(crate) parent: Inode,
@@ -68,6 +74,7 @@ impl Record {
             uid: 0,
             gid: 0,
             links: 1,
+            directories: 0,
             device: 0,
             parent: Inode::ROOT,
             born: 0,
@@ -82,6 +89,22 @@ impl Record {
         self.gid = set.gid.unwrap_or(self.gid);
         self.modified = set.modified.map(|time| (time, stamp.bits())).or(self.modified);
         self.accessed = set.accessed.or(self.accessed);
+    }
+
+    fn touch(&mut self, now: Now, stamp: Hlc) {
+        let time = Some(FileTime::from(stamp));
+        let (modified, accessed) =
+            (time.filter(|_| now.modified), time.filter(|_| now.accessed));
+        self.set(&SetAttributes { modified, accessed, ..SetAttributes::default() }, stamp);
+    }
+
+    /// How many names it has, as POSIX counts: a directory has its own, one in itself, and one in
+    /// each directory that it holds.
+    pub(crate) fn links_by_posix(&self) -> u32 {
+        match (self.kind, self.links) {
+            (FileKind::Directory, 1..) => self.directories.saturating_add(2),
+            (_, links) => links,
+        }
     }
 }
 
@@ -108,6 +131,10 @@ impl Names {
     /// Reads on in `log`, which is [`FILES_LOG`], where the catalog stopped.
     pub(crate) fn open(log: Arc<Log>, shared: Arc<Shared>) -> Result<Names, FileError> {
         let catalog = shared.groups.catalog();
+        let layout = catalog.get(LAYOUT, Cut::ALL)?.map(|(_, layout)| layout);
+        if layout.as_deref() != Some(LAYOUT_NOW) {
+            begin_anew(catalog)?;
+        }
         let next = match catalog.applied_in(FILES_LOG)? {
             None => Offset(0),
             Some(applied) => match log.entry_at(applied.offset)? {
@@ -116,7 +143,7 @@ impl Names {
                     tracing::warn!(
                         "the catalog knows of files that the journal has not; it is rebuilt"
                     );
-                    catalog.forget(&[PREFIX], FILES_LOG)?;
+                    begin_anew(catalog)?;
                     Offset(0)
                 }
             },
@@ -213,6 +240,14 @@ impl Names {
     }
 }
 
+/// Forgets all of files.
+fn begin_anew(catalog: &Catalog) -> Result<(), FileError> {
+    catalog.forget(&[PREFIX], FILES_LOG)?;
+    let mut layout = Changes::default();
+    layout.keep(LAYOUT, Some(LAYOUT_NOW));
+    Ok(catalog.fill(layout)?)
+}
+
 fn decode<T: for<'a> Deserialize<'a>>(value: &[u8]) -> Result<T, FileError> {
     postcard::from_bytes(value)
         .map_err(|error| FileError::Corrupt(format!("decode the catalog's value: {error}")))
@@ -296,6 +331,7 @@ impl<'a> Applying<'a> {
             }
             Change::Named { parent, name, inode } => self.name(*parent, name, *inode)?,
             Change::Set { inode, set } => self.record(*inode)?.set(set, stamp),
+            Change::Touched { inode, now } => self.record(*inode)?.touch(*now, stamp),
             Change::Target { inode, target } => {
                 self.changes.put(&key(TARGET, *inode, b""), stamp, Some(target));
             }
@@ -319,12 +355,17 @@ impl<'a> Applying<'a> {
         if let Some(old) = old {
             let record = self.record(old)?;
             record.links = record.links.saturating_sub(1);
+            if record.kind == FileKind::Directory {
+                let parent = self.record(parent)?;
+                parent.directories = parent.directories.saturating_sub(1);
+            }
         }
         if let Some(new) = new {
             let record = self.record(new)?;
             record.links += 1;
             if record.kind == FileKind::Directory {
                 record.parent = parent;
+                self.record(parent)?.directories += 1;
             }
         }
         self.names.insert(place, new);

@@ -1,0 +1,150 @@
+//! What the kernel is told of a file, and how long it may believe it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use engine::files::{FileAttributes, FileKind, FileTime};
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+
+use crate::tree::{Kind, Stat};
+
+/// How long the kernel may believe what it knows of files: their changes come through it, and other
+/// mounts are told.
+pub(super) const FILES_TTL: Duration = Duration::from_secs(60);
+
+/// How long it may believe what it knows of a moment: that does not change. A year.
+pub(super) const PAST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long it may believe what it knows of topics and groups, which change without it.
+pub(super) const PRESENT_TTL: Duration = Duration::ZERO;
+
+/// Files are said to be read and written best in pieces of this many bytes.
+const BLOCK_BYTES: u32 = 128 << 10;
+
+/// A time of a file, as the standard library has it.
+fn system_time(time: FileTime) -> SystemTime {
+    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+    let whole = match time.seconds {
+        0.. => UNIX_EPOCH.checked_add(seconds),
+        _ => UNIX_EPOCH.checked_sub(seconds),
+    };
+    let nanoseconds = Duration::from_nanos(u64::from(time.nanoseconds));
+    whole.and_then(|whole| whole.checked_add(nanoseconds)).unwrap_or(UNIX_EPOCH)
+}
+
+/// A time that was asked for; `None` for the time of the change.
+pub(super) fn file_time(time: TimeOrNow) -> Option<FileTime> {
+    let TimeOrNow::SpecificTime(time) = time else { return None };
+    Some(match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => {
+            FileTime { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+        }
+        Err(before) => {
+            let before = before.duration();
+            let (seconds, nanoseconds) = (before.as_secs() as i64, before.subsec_nanos());
+            match nanoseconds {
+                0 => FileTime { seconds: -seconds, nanoseconds },
+                _ => FileTime { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
+            }
+        }
+    })
+}
+
+/// What a file is.
+pub(super) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharacterDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// What the kernel knows of the node `number`, which cannot be changed.
+pub(super) fn read_only(number: u64, stat: &Stat) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        size: stat.size,
+        blocks: stat.blocks,
+        atime: system_time(stat.accessed),
+        mtime: system_time(stat.modified),
+        ctime: system_time(stat.changed),
+        crtime: system_time(stat.created),
+        kind: kind_type(stat.kind),
+        perm: (stat.mode & 0o7777) as u16,
+        nlink: stat.links,
+        uid: stat.owner.0,
+        gid: stat.owner.1,
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// What a node of the tree is.
+pub(super) fn kind_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::File => FileType::RegularFile,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Other(kind) => file_type(kind),
+    }
+}
+
+/// What the kernel knows of the file `node`.
+pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(node),
+        size: file.size,
+        blocks: file.size.div_ceil(512),
+        atime: system_time(file.accessed),
+        mtime: system_time(file.modified),
+        ctime: system_time(file.changed),
+        crtime: system_time(file.born),
+        kind: file_type(file.kind),
+        perm: (file.mode & 0o7777) as u16,
+        nlink: file.links,
+        uid: file.uid,
+        gid: file.gid,
+        rdev: file.device as u32,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// What stands for a name that is not there: the kernel remembers that too.
+pub(super) fn absent() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::Directory,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_come_back_as_they_were_also_before_1970() {
+        for (seconds, nanoseconds) in [(0, 0), (5, 999_999_999), (-1, 1), (-7, 0), (1 << 40, 3)] {
+            let time = FileTime { seconds, nanoseconds };
+            assert_eq!(file_time(TimeOrNow::SpecificTime(system_time(time))), Some(time));
+        }
+        assert_eq!(file_time(TimeOrNow::Now), None);
+        assert_eq!(system_time(FileTime { seconds: i64::MIN, nanoseconds: 0 }), UNIX_EPOCH);
+    }
+}

@@ -1,0 +1,110 @@
+//! Who serves requests: a few threads that take them from the kernel, of which one is always free to
+//! take the next.
+//!
+//! A request is served on the thread that took it, which is what costs least. But one that waits for
+//! the disk must not keep others waiting that need no disk: whoever finds that all other threads are
+//! busy hands its request to a pool and goes on listening. The pool is bounded, so what is under way is
+//! too; when it is full, the last thread serves as well, and the kernel holds back what comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+/// How many requests wait in the pool at most.
+const POOL_MAX: usize = 64;
+
+/// Serves requests.
+pub(super) struct Workers {
+    runtime: Handle,
+    /// Threads that take requests.
+    threads: usize,
+    busy: AtomicUsize,
+    pool: Arc<Semaphore>,
+}
+
+impl Workers {
+    pub(super) fn new(runtime: Handle, threads: usize) -> Workers {
+        let pool = Arc::new(Semaphore::new(POOL_MAX));
+        Workers { runtime, threads, busy: AtomicUsize::new(0), pool }
+    }
+
+    /// Serves a request, here or in the pool.
+    pub(super) fn serve(&self, request: impl FnOnce() + Send + 'static) {
+        let _busy = Busy::begin(&self.busy);
+        if self.busy.load(Ordering::Relaxed) >= self.threads
+            && let Ok(room) = Arc::clone(&self.pool).try_acquire_owned()
+        {
+            self.runtime.spawn_blocking(move || {
+                request();
+                drop(room);
+            });
+        } else {
+            request();
+        }
+    }
+
+    /// Serves what only waits to be woken, on no thread of its own.
+    pub(super) fn wait(&self, request: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(request);
+    }
+}
+
+/// A thread that serves.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl Busy<'_> {
+    fn begin(busy: &AtomicUsize) -> Busy<'_> {
+        busy.fetch_add(1, Ordering::Relaxed);
+        Busy(busy)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_last_free_thread_waits_for_nobody() {
+        let workers = Arc::new(Workers::new(Handle::current(), 2));
+        let (release, held) = channel::<()>();
+        let (began, begun) = channel();
+        let slow = Arc::clone(&workers);
+        let first = std::thread::spawn(move || {
+            slow.serve(move || {
+                began.send(()).unwrap();
+                held.recv().unwrap();
+            });
+        });
+        begun.recv().unwrap();
+        // The second of two: what it is given waits for the first one's end, and it does not.
+        let (answer, answered) = channel();
+        let (go, gone) = channel::<()>();
+        workers.serve(move || {
+            gone.recv().unwrap();
+            answer.send(()).unwrap();
+        });
+        go.send(()).unwrap();
+        answered.recv().unwrap();
+        release.send(()).unwrap();
+        first.join().unwrap();
+        assert_eq!(workers.busy.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_free_thread_serves_by_itself() {
+        let workers = Workers::new(Handle::current(), 2);
+        let (answer, answered) = channel();
+        workers.serve(move || answer.send(std::thread::current().id()).unwrap());
+        assert_eq!(answered.recv().unwrap(), std::thread::current().id());
+    }
+}

@@ -1,0 +1,128 @@
+//! Everything that a server holds, as one tree of files; now, and as of any moment.
+//!
+//! ```text
+//! topics/TOPIC/PARTITION.log       its batches, byte for byte
+//! topics/TOPIC/PARTITION.values    each value and a newline
+//! topics/TOPIC/PARTITION.jsonl     one JSON object a record and line
+//! topics/TOPIC/by-key/KEY          the newest value of a key, as it is
+//! offsets/GROUP/TOPIC/PARTITION    a committed offset, and a newline
+//! files/…                          general files
+//! .at/MOMENT/…                     all of this as of a moment, or in a window
+//! .at/PIN                          a link to a pin's moment
+//! NAME@MOMENT                      the same of one topic, partition or file
+//! ```
+//! What holds true of it:
+//! - A size is exact before anything is read: who reads to the end finds so many bytes.
+//! - A moment is settled when it is looked up, and what it shows is the same for ever, or an error.
+//!   Names are resolved at the moment too: a topic that was deleted since is there.
+//! - What is opened is pinned: bytes do not move under a reader, whatever is given up or compacted
+//!   meanwhile; where they cannot be given any more, that is an error. The present only grows.
+//! - By user time a partition is the exact set of records, wherever in the log they stand; it is no
+//!   prefix, and not causally closed across partitions. As known when it does not say: as of the
+//!   frontier when the moment was first looked up here.
+//! - Memory is bounded ([`TreeOptions`]), whatever the size of partitions and the number of keys.
+//!
+//! A name that holds an `@` of its own wins over a moment.
+//!
+//! Reading leaves threads to others while it waits for the disk ([`engine::blocking`]). Nothing here
+//! writes: general files are written through [`Engine::files`].
+
+mod error;
+mod keys;
+mod list;
+mod lookup;
+mod moments;
+mod names;
+mod node;
+mod open;
+mod raw;
+mod recent;
+mod scan;
+mod stat;
+mod state;
+mod text;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Engine;
+use engine::files::FileTime;
+use hlc::Hlc;
+
+pub use error::TreeError;
+pub use names::{NAME_BYTES_MAX, PATH_BYTES_MAX, encode};
+pub use node::{Kind, Listed, Node, Stat, TopicNode};
+pub use open::Open;
+pub use state::{KeysCursor, KeysPage};
+
+use keys::Tables;
+use moments::Known;
+use recent::Recent;
+use text::Texts;
+
+/// How the tree is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeOptions {
+    /// How long a moment is waited for that is not past yet.
+    pub patience: Duration,
+    /// Whose everything is that nobody made as a file: user and group.
+    pub owner: (u32, u32),
+    /// How many bytes of memory may say where in a partition's text its records stand.
+    pub index_bytes_max: usize,
+    /// How many bytes of memory may say what the keys of topics are. Where a topic has more, they are
+    /// found in several passes.
+    pub key_bytes_max: usize,
+}
+
+impl Default for TreeOptions {
+    fn default() -> TreeOptions {
+        TreeOptions {
+            patience: Duration::from_secs(5),
+            owner: (0, 0),
+            index_bytes_max: 16 << 20,
+            key_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// The tree of an engine.
+pub struct Tree {
+    engine: Arc<Engine>,
+    options: TreeOptions,
+    /// Moments of user time, and as known when.
+    known: Known,
+    texts: Texts,
+    tables: Tables,
+    /// Keeps a producer from choosing keys that crowd one place.
+    seed: u64,
+    /// When what has no time of its own was made.
+    since: FileTime,
+}
+
+impl Tree {
+    /// The tree of `engine`.
+    pub fn new(engine: Arc<Engine>, options: TreeOptions) -> Tree {
+        let since = Hlc::at(engine.wall_now()).into();
+        Tree {
+            engine,
+            options,
+            known: Known::default(),
+            texts: Arc::new(Recent::new(options.index_bytes_max)),
+            tables: Tables::new(options.key_bytes_max),
+            seed: RandomState::new().hash_one(0),
+            since,
+        }
+    }
+
+    /// Where all paths begin.
+    pub fn root(&self) -> Node {
+        Node::Root(None)
+    }
+}
+
+impl std::fmt::Debug for Tree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree").finish_non_exhaustive()
+    }
+}

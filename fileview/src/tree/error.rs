@@ -1,0 +1,124 @@
+//! Why something in the tree cannot be had, and what a program is told: one table for all ways in.
+//!
+//! | what | number | |
+//! | --- | --- | --- |
+//! | there is no such name, or was none at that moment | `ENOENT` | 2 |
+//! | the disk fails, or what is stored is damaged | `EIO` | 5 |
+//! | the moment is not past yet: ask again | `EAGAIN` | 11 |
+//! | the path leaves the tree | `EXDEV` | 18 |
+//! | something on the way is no directory | `ENOTDIR` | 20 |
+//! | a directory where bytes were wanted | `EISDIR` | 21 |
+//! | not a moment, or none that fits there; a name with a zero byte | `EINVAL` | 22 |
+//! | the moment lies in the far future | `ERANGE` | 34 |
+//! | a name or path is too long | `ENAMETOOLONG` | 36 |
+//! | before what is kept; or given up or compacted since it was opened | `ESTALE` | 116 |
+
+use std::sync::Arc;
+
+use engine::files::FileError;
+use engine::{EngineError, SeekError};
+
+/// Why something in the tree cannot be had.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum TreeError {
+    /// There is nothing of that name, or was nothing at that moment.
+    #[error("no such file or directory. {0}")]
+    NotFound(String),
+    /// Something on the way is no directory.
+    #[error("not a directory. {0}")]
+    NotDirectory(String),
+    /// A directory has names, and no bytes.
+    #[error("is a directory. {0}")]
+    IsDirectory(String),
+    /// Not a moment, or none that can be asked of this.
+    #[error("{0}")]
+    Moment(String),
+    /// A name or path that cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// A path that leads out of the tree.
+    #[error("the path leaves the tree. path={0}")]
+    Escapes(String),
+    /// A name or path longer than any.
+    #[error("file name too long. bytes={0}")]
+    NameTooLong(usize),
+    /// The moment is not past yet; it will be.
+    #[error("{0}")]
+    NotYet(Arc<str>),
+    /// The moment lies further ahead than anybody would wait.
+    #[error("{0}")]
+    FarFuture(Arc<str>),
+    /// What belongs to the moment has been given up.
+    #[error("{0}")]
+    BeforeHistory(Arc<str>),
+    /// What was opened has been given up or compacted since.
+    #[error("what was opened is not kept any more: open it again. {0}")]
+    Gone(String),
+    /// The disk fails, what is stored is damaged, or the service is stopping.
+    #[error("{0}")]
+    Io(Arc<str>),
+}
+
+impl TreeError {
+    /// Linux's number for it: the table above.
+    pub fn errno(&self) -> i32 {
+        match self {
+            TreeError::NotFound(_) => 2,
+            TreeError::Io(_) => 5,
+            TreeError::NotYet(_) => 11,
+            TreeError::Escapes(_) => 18,
+            TreeError::NotDirectory(_) => 20,
+            TreeError::IsDirectory(_) => 21,
+            TreeError::Moment(_) | TreeError::Invalid(_) => 22,
+            TreeError::FarFuture(_) => 34,
+            TreeError::NameTooLong(_) => 36,
+            TreeError::BeforeHistory(_) | TreeError::Gone(_) => 116,
+        }
+    }
+}
+
+impl From<SeekError> for TreeError {
+    fn from(error: SeekError) -> TreeError {
+        let why = error.to_string();
+        match error {
+            SeekError::NotYet { .. } => TreeError::NotYet(why.into()),
+            SeekError::FarFuture { .. } => TreeError::FarFuture(why.into()),
+            SeekError::BeforeHistory { .. } | SeekError::BeforeOffsets { .. } => {
+                TreeError::BeforeHistory(why.into())
+            }
+            SeekError::NoTopic { .. } => TreeError::NotFound(why),
+            SeekError::Engine(error) => error.into(),
+        }
+    }
+}
+
+impl From<EngineError> for TreeError {
+    fn from(error: EngineError) -> TreeError {
+        match error {
+            EngineError::UnknownPartition { .. } => TreeError::NotFound(error.to_string()),
+            EngineError::OffsetOutOfRange { .. } => TreeError::Gone(error.to_string()),
+            error => TreeError::Io(error.to_string().into()),
+        }
+    }
+}
+
+impl From<FileError> for TreeError {
+    fn from(error: FileError) -> TreeError {
+        let why = error.to_string();
+        match error {
+            FileError::NotFound(path) => TreeError::NotFound(format!("path={path}")),
+            FileError::NotDirectory(path) => TreeError::NotDirectory(format!("path={path}")),
+            FileError::IsDirectory(path) => TreeError::IsDirectory(format!("path={path}")),
+            FileError::NameTooLong(bytes) => TreeError::NameTooLong(bytes),
+            FileError::NotYet { .. } => TreeError::NotYet(why.into()),
+            FileError::Invalid(_) => TreeError::Invalid(why),
+            _ => TreeError::Io(why.into()),
+        }
+    }
+}
+
+impl From<std::io::Error> for TreeError {
+    fn from(error: std::io::Error) -> TreeError {
+        TreeError::Io(error.to_string().into())
+    }
+}

@@ -1,0 +1,338 @@
+//! The newest record of each key of a topic, in bounded memory.
+//!
+//! Keys are ordered by a hash. A table has all keys whose hashes lie in a range, and the range is as
+//! wide as memory allows: it begins with everything to its end, and whenever there are too many keys,
+//! its upper half goes. So any number of keys is found in as many passes over the topic as it takes.
+//!
+//! Of two records of one key, the one with the later stamp counts, in whatever partition; of one
+//! partition that is the one with the higher offset. A record without a key is nobody's state, and one
+//! without a value says that there is none.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use engine::blocking::on_disk;
+use engine::{Offset, TopicId};
+use hlc::{Ask, Cut, Hlc};
+use tokio::sync::Semaphore;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::recent::{Recent, Weigh};
+use super::scan::{Seen, each_record, step};
+use super::{TopicNode, Tree, TreeError};
+
+/// What an entry takes beside its key, about.
+const ENTRY_BYTES: usize = 128;
+/// How many bytes of batches are looked at in one go.
+const STEP_BYTES: usize = 1 << 20;
+/// How many tables may be made at a time: each takes its room before it is kept.
+const MAKING_MAX: usize = 2;
+/// Where cookies begin; those before are for others to use.
+pub(crate) const COOKIE_MIN: u64 = 16;
+/// Behind all cookies.
+pub(crate) const COOKIE_END: u64 = (1 << 62) + COOKIE_MIN;
+
+/// A name's place among all names.
+pub(crate) fn cookie(bytes: &[u8], seed: u64) -> u64 {
+    (xxh3_64_with_seed(bytes, seed) >> 2) + COOKIE_MIN
+}
+
+/// Where the newest record of a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Newest {
+    pub(crate) stamp: Hlc,
+    pub(crate) partition: u32,
+    pub(crate) offset: Offset,
+    /// How long its value is; `None` if it has none.
+    pub(crate) length: Option<u64>,
+}
+
+impl Newest {
+    fn rank(&self) -> (Hlc, Offset) {
+        (self.stamp, self.offset)
+    }
+}
+
+/// The newest record of each key in a range of cookies.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) range: Range<u64>,
+    pub(crate) entries: BTreeMap<(u64, Box<[u8]>), Newest>,
+    /// As of when.
+    cut: Cut,
+    /// How far each partition has been read.
+    ends: Vec<Offset>,
+    bytes: usize,
+}
+
+impl Table {
+    fn new(range: Range<u64>, cut: Cut) -> Table {
+        Table { range, entries: BTreeMap::new(), cut, ends: Vec::new(), bytes: 0 }
+    }
+
+    fn put(&mut self, place: u64, key: &[u8], newest: Newest, bytes_max: usize) {
+        let entry = (place, Box::from(key));
+        match self.entries.get_mut(&entry) {
+            Some(held) if held.rank() >= newest.rank() => {}
+            Some(held) => *held = newest,
+            None => {
+                self.bytes += ENTRY_BYTES + key.len();
+                self.entries.insert(entry, newest);
+                if self.bytes > bytes_max {
+                    self.narrow();
+                }
+            }
+        }
+    }
+
+    /// Lets the upper half go; unless one cookie has it all.
+    fn narrow(&mut self) {
+        let middle = self.entries.keys().nth(self.entries.len() / 2).map(|(place, _)| *place);
+        let first = self.entries.keys().next().map(|(place, _)| *place);
+        let (Some(mut middle), Some(first)) = (middle, first) else { return };
+        if middle == first {
+            let next = self.entries.range((first + 1, Box::default())..).next();
+            let Some(((place, _), _)) = next else { return };
+            middle = *place;
+        }
+        let gone = self.entries.split_off(&(middle, Box::default()));
+        self.bytes -= gone.keys().map(|(_, key)| ENTRY_BYTES + key.len()).sum::<usize>();
+        self.range.end = middle;
+    }
+
+    /// Reads on in every partition.
+    async fn advance(
+        &mut self,
+        seen: &[Seen],
+        seed: u64,
+        bytes_max: usize,
+    ) -> Result<(), TreeError> {
+        self.ends.resize(seen.len().max(self.ends.len()), Offset(0));
+        for (nth, seen) in seen.iter().enumerate() {
+            let mut next = self.ends[nth].max(seen.start);
+            while next < seen.end {
+                next = on_disk(|| self.read_on(seen, next, seed, bytes_max))?;
+                tokio::task::yield_now().await;
+            }
+            self.ends[nth] = next;
+        }
+        // What is read later is newer than all of this: nothing has to be held against it.
+        self.entries.retain(|_, newest| newest.length.is_some());
+        self.bytes = self.entries.keys().map(|(_, key)| ENTRY_BYTES + key.len()).sum();
+        Ok(())
+    }
+
+    fn read_on(
+        &mut self,
+        seen: &Seen,
+        from: Offset,
+        seed: u64,
+        bytes_max: usize,
+    ) -> Result<Offset, TreeError> {
+        let step = step(&seen.partition, from, seen.end, STEP_BYTES)?;
+        for batch in &step.batches {
+            each_record(batch, &(from..seen.end), seen.user.as_ref(), |record| {
+                let Some(key) = &record.key else { return Ok(()) };
+                let place = cookie(key, seed);
+                if self.range.contains(&place) {
+                    let newest = Newest {
+                        stamp: batch.stamp,
+                        partition: seen.partition.index,
+                        offset: Offset(record.offset as u64),
+                        length: record.value.as_ref().map(|value| value.len() as u64),
+                    };
+                    self.put(place, key, newest, bytes_max);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(step.next)
+    }
+
+    pub(crate) fn get(&self, place: u64, key: &[u8]) -> Option<Newest> {
+        self.entries.get(&(place, Box::from(key))).copied()
+    }
+}
+
+/// What of a topic's keys is known, as of one moment or of now.
+pub(crate) struct Slot {
+    table: tokio::sync::Mutex<Option<Arc<Table>>>,
+    weight: AtomicUsize,
+}
+
+impl Weigh for Slot {
+    fn bytes(&self) -> usize {
+        size_of::<Slot>() + self.weight.load(Ordering::Relaxed)
+    }
+}
+
+type TableKey = (TopicId, Option<Ask>);
+
+/// The tables that are known.
+pub(crate) struct Tables {
+    recent: Recent<TableKey, Slot>,
+    making: Semaphore,
+    bytes_max: usize,
+}
+
+impl Tables {
+    pub(crate) fn new(bytes_max: usize) -> Tables {
+        Tables {
+            recent: Recent::new(bytes_max),
+            making: Semaphore::new(MAKING_MAX),
+            bytes_max: bytes_max / 2,
+        }
+    }
+
+    fn slot(&self, topic: &TopicNode) -> Arc<Slot> {
+        self.recent.get(&(topic.id, topic.at), || Slot {
+            table: tokio::sync::Mutex::default(),
+            weight: AtomicUsize::new(0),
+        })
+    }
+}
+
+/// A topic's keys: what is seen of its partitions, and as of when.
+pub(crate) struct Keyed {
+    pub(crate) seen: Vec<Seen>,
+    cut: Cut,
+}
+
+impl Keyed {
+    /// Whether a record that was the newest is still there.
+    pub(crate) fn keeps(&self, newest: &Newest) -> bool {
+        let seen = self.seen.iter().find(|seen| seen.partition.index == newest.partition);
+        seen.is_some_and(|seen| newest.offset >= seen.partition.start())
+    }
+}
+
+impl Tree {
+    /// What is seen of a topic for its keys. Of the present, what is final: whatever comes later is
+    /// newer.
+    pub(crate) async fn keyed(&self, topic: &TopicNode) -> Result<Keyed, TreeError> {
+        let (topic, cut) = match topic.at {
+            Some(ask) => (topic.clone(), super::moments::bound(&ask)),
+            None => {
+                self.topic_then(topic).await?;
+                let cut = Cut::through(self.engine.frontier());
+                let ask = self.settle(Ask::At(hlc::Moment::Sys(cut))).await?;
+                (TopicNode { at: Some(ask), ..topic.clone() }, cut)
+            }
+        };
+        let seen = self.seen(&topic, 0..u32::MAX).await?;
+        for seen in seen.iter().filter(|seen| seen.user.is_some()) {
+            // What superseded a record may have a later user time than was asked for.
+            if seen.partition.log.horizon().compacted_to != Hlc::ZERO {
+                return Err(TreeError::BeforeHistory(
+                    format!(
+                        "the topic is compacted, so its keys are not known by user time: ask by system time. topic={}, partition={}",
+                        topic.name, seen.partition.index
+                    )
+                    .into(),
+                ));
+            }
+        }
+        Ok(Keyed { seen, cut })
+    }
+
+    /// The keys of a topic from a cookie on, as many as there is room for.
+    pub(crate) async fn table(
+        &self,
+        topic: &TopicNode,
+        keyed: &Keyed,
+        from: u64,
+    ) -> Result<Arc<Table>, TreeError> {
+        let key = (topic.id, topic.at);
+        let slot = self.tables.slot(topic);
+        let mut held = slot.table.lock().await;
+        let mut known = held.take().filter(|known| known.range.contains(&from));
+        let made = match &mut known {
+            Some(known) if known.cut >= keyed.cut => Arc::clone(known),
+            Some(known) => {
+                let table = Arc::make_mut(known);
+                table.advance(&keyed.seen, self.seed, self.tables.bytes_max).await?;
+                table.cut = keyed.cut;
+                Arc::clone(known)
+            }
+            None => {
+                // One that begins at the first key serves lookups too, if there is room for all.
+                let first = self.make(keyed, COOKIE_MIN.max(from)..COOKIE_END).await?;
+                Arc::new(first)
+            }
+        };
+        // Too many came: what was asked for may have had to go.
+        let made = match made.range.contains(&from) {
+            true => made,
+            false => Arc::new(self.make(keyed, from..COOKIE_END).await?),
+        };
+        slot.weight.store(made.bytes, Ordering::Relaxed);
+        *held = Some(Arc::clone(&made));
+        drop(held);
+        self.tables.recent.grew(&key);
+        Ok(made)
+    }
+
+    /// The keys in a range: as many as there is room for, or those that a table at hand has.
+    pub(crate) async fn table_from(
+        &self,
+        topic: &TopicNode,
+        keyed: &Keyed,
+        range: Range<u64>,
+        may_be_less: bool,
+    ) -> Result<Arc<Table>, TreeError> {
+        let slot = self.tables.slot(topic);
+        let mut held = slot.table.lock().await;
+        let serves = |known: &Range<u64>| match may_be_less {
+            true => known.start == range.start && known.end <= range.end,
+            false => *known == range,
+        };
+        if let Some(known) = held.as_ref().filter(|known| serves(&known.range)) {
+            return Ok(Arc::clone(known));
+        }
+        let made = Arc::new(self.make(keyed, range).await?);
+        slot.weight.store(made.bytes, Ordering::Relaxed);
+        *held = Some(Arc::clone(&made));
+        drop(held);
+        self.tables.recent.grew(&(topic.id, topic.at));
+        Ok(made)
+    }
+
+    async fn make(&self, keyed: &Keyed, range: Range<u64>) -> Result<Table, TreeError> {
+        let making = self.tables.making.acquire().await;
+        let mut table = Table::new(range, keyed.cut);
+        table.advance(&keyed.seen, self.seed, self.tables.bytes_max).await?;
+        drop(making);
+        Ok(table)
+    }
+
+    /// The newest record of one key, if it has a value.
+    pub(crate) async fn newest(
+        &self,
+        topic: &TopicNode,
+        key: &[u8],
+    ) -> Result<Option<Newest>, TreeError> {
+        let keyed = self.keyed(topic).await?;
+        let place = cookie(key, self.seed);
+        let slot = self.tables.slot(topic);
+        // Asked in a statement of its own: the lock is taken again below.
+        let held = slot.table.lock().await.as_ref().map(|held| held.range.clone());
+        let from = match &held {
+            Some(range) if range.contains(&place) => place,
+            _ => COOKIE_MIN,
+        };
+        let is_partial = held.is_some_and(|range| !range.contains(&place));
+        let mut table = None;
+        if !is_partial {
+            table = Some(self.table(topic, &keyed, from).await?);
+        }
+        let table = match table.filter(|table| table.range.contains(&place)) {
+            Some(table) => table,
+            // There is no room for all of them: this one alone, and what somebody lists stays.
+            None => Arc::new(self.make(&keyed, place..place + 1).await?),
+        };
+        let found = table.get(place, key);
+        Ok(found.filter(|newest| newest.length.is_some() && keyed.keeps(newest)))
+    }
+}

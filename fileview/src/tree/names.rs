@@ -1,0 +1,291 @@
+//! The names of the tree, taken apart and put together. No I/O.
+//!
+//! Keys of records and names of groups may hold any bytes, and a file's name may not: what a name
+//! cannot have, and `%` and `@`, stand as `%` and two hex digits. One key has one name.
+
+use std::ops::Range;
+
+use hlc::Ask;
+
+use super::TreeError;
+use crate::{Format, PARTITION_MAX};
+
+/// No name is longer, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// No path is longer, in bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// The name of what is empty.
+const EMPTY: &[u8] = b"%";
+/// Stands before the hash of what is too long for a name.
+const LONG: &[u8] = b"%~";
+/// How many bytes of what is too long are shown.
+const LONG_SHOWN: usize = 180;
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// A key's name, decoded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Decoded {
+    /// The key.
+    Whole(Vec<u8>),
+    /// The key is longer than a name: its own name has to be compared.
+    Long,
+}
+
+/// The name of a key or group.
+pub fn encode(bytes: &[u8]) -> Vec<u8> {
+    if bytes.is_empty() {
+        return EMPTY.to_vec();
+    }
+    let is_dots = bytes == b"." || bytes == b"..";
+    // Three bytes for one at the most; what is far too long is not encoded to its end.
+    let shown = &bytes[..bytes.len().min(NAME_BYTES_MAX + 1)];
+    let mut name = Vec::with_capacity(shown.len());
+    let text = std::str::from_utf8(shown).map_or_else(|error| error.valid_up_to(), str::len);
+    for (at, byte) in shown.iter().enumerate() {
+        let is_plain = match byte {
+            b'%' | b'@' | b'/' | 0..=31 | 127 => false,
+            128.. => at < text,
+            _ => !is_dots,
+        };
+        if is_plain {
+            name.push(*byte);
+        } else {
+            name.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+    if name.len() <= NAME_BYTES_MAX && shown.len() == bytes.len() {
+        return name;
+    }
+    // Not in the middle of a character, nor of an escape.
+    let mut end = LONG_SHOWN;
+    while end > 0 && (name[end] & 0xc0 == 0x80 || name[end - 1] == b'%' || name[end - 2] == b'%') {
+        end -= 1;
+    }
+    name.truncate(end);
+    name.extend_from_slice(LONG);
+    name.extend_from_slice(&blake3::hash(bytes).to_hex().as_bytes()[..32]);
+    name
+}
+
+/// What a name stands for. `None` if it is the name of nothing.
+pub(crate) fn decode(name: &[u8]) -> Option<Decoded> {
+    if name.len() > NAME_BYTES_MAX {
+        return None;
+    }
+    if name == EMPTY {
+        return Some(Decoded::Whole(Vec::new()));
+    }
+    if name.windows(LONG.len()).any(|pair| pair == LONG) {
+        return Some(Decoded::Long);
+    }
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, behind) = rest.split_at_checked(2)?;
+        rest = behind;
+        bytes.push(digit(digits[0])? << 4 | digit(digits[1])?);
+    }
+    // One key has one name: another spelling of it is none.
+    (encode(&bytes) == name).then_some(Decoded::Whole(bytes))
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    HEX.iter().position(|hex| *hex == byte).map(|at| at as u8)
+}
+
+/// What the contents of a format are called.
+pub(crate) fn extension(format: Format) -> &'static str {
+    match format {
+        Format::Raw => "log",
+        Format::Values => "values",
+        Format::Jsonl => "jsonl",
+    }
+}
+
+/// All of them.
+pub(crate) const FORMATS: [Format; 3] = [Format::Raw, Format::Values, Format::Jsonl];
+
+/// `3.jsonl`, as a partition and a format.
+pub(crate) fn partition_file(name: &[u8]) -> Option<(u32, Format)> {
+    let name = std::str::from_utf8(name).ok()?;
+    let (partition, extension_of) = name.split_once('.')?;
+    let format = FORMATS.into_iter().find(|format| extension(*format) == extension_of)?;
+    Some((number(partition)?, format))
+}
+
+/// A partition's number, in its one spelling.
+pub(crate) fn number(text: &str) -> Option<u32> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_short = text.len() == 1 || !text.starts_with('0');
+    let number = text.parse().ok().filter(|number| *number <= PARTITION_MAX);
+    number.filter(|_| is_plain && is_short)
+}
+
+/// The ways to read a name as another with a moment behind it, in the order in which they are tried.
+/// A name may hold an `@` of its own, and so may a moment.
+pub(crate) fn with_moment(name: &[u8]) -> impl Iterator<Item = (&[u8], Result<Ask, TreeError>)> {
+    let places = name.iter().enumerate().filter(|(_, byte)| **byte == b'@');
+    places.filter(|(at, _)| *at > 0).map(|(at, _)| (&name[..at], moment(&name[at + 1..])))
+}
+
+/// A moment, as it stands in a name.
+pub(crate) fn moment(name: &[u8]) -> Result<Ask, TreeError> {
+    let text = std::str::from_utf8(name)
+        .map_err(|_| TreeError::Moment("a moment is plain text".to_owned()))?;
+    text.parse().map_err(|error: hlc::MomentError| TreeError::Moment(error.to_string()))
+}
+
+/// Whether a name can stand in the tree.
+///
+/// # Errors
+/// It has a zero byte or a slash, is empty, or is too long.
+pub(crate) fn check(name: &[u8]) -> Result<(), TreeError> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(TreeError::NameTooLong(name.len()));
+    }
+    if name.is_empty() || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+        return Err(TreeError::Invalid(format!(
+            "a name is not empty, and has no slash and no zero byte. name={}",
+            shown(name)
+        )));
+    }
+    Ok(())
+}
+
+/// A name as it is shown to a person.
+pub(crate) fn shown(name: &[u8]) -> String {
+    name[..name.len().min(PATH_BYTES_MAX)].escape_ascii().to_string()
+}
+
+/// The names of a path, from the root down: `..` is followed by name, `.` and empty ones lead nowhere
+/// else.
+///
+/// # Errors
+/// It leaves the tree, is too long, or a name in it cannot be.
+pub(crate) fn steps(path: &[u8]) -> Result<Vec<&[u8]>, TreeError> {
+    if path.len() > PATH_BYTES_MAX {
+        return Err(TreeError::NameTooLong(path.len()));
+    }
+    let mut steps = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => {
+                if steps.pop().is_none() {
+                    return Err(TreeError::Escapes(shown(path)));
+                }
+            }
+            name => {
+                check(name)?;
+                steps.push(name);
+            }
+        }
+    }
+    Ok(steps)
+}
+
+/// The user times that a moment or window is about, if it is of user time.
+pub(crate) fn user_times(at: &Option<Ask>) -> Option<Range<hlc::UserTime>> {
+    crate::Selection::user_times(at.as_ref()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(key: &[u8]) -> String {
+        String::from_utf8(encode(key)).unwrap()
+    }
+
+    #[test]
+    fn a_key_is_a_name_that_a_shell_can_type() {
+        assert_eq!(name(b"order-17"), "order-17");
+        assert_eq!(name("größe".as_bytes()), "größe");
+        assert_eq!(name(b"a/b@c%d\n\0"), "a%2Fb%40c%25d%0A%00");
+        assert_eq!(name(b"\xff\xfe"), "%FF%FE");
+        assert_eq!(
+            (name(b""), name(b"."), name(b"..")),
+            ("%".into(), "%2E".into(), "%2E%2E".into())
+        );
+        let long = name(&[b'k'; 1000]);
+        assert!(long.starts_with("kkk") && long.len() < 256, "{long}");
+        assert_ne!(long, name(&[b'k'; 1001]));
+        assert!(name("ü".repeat(200).as_bytes()).len() < 256);
+    }
+
+    #[test]
+    fn what_is_no_name_of_a_key_is_refused() {
+        for name in ["%4", "%zz", "%61", "a%2f", ".", "..", "a/b", "a@b", "%%"] {
+            assert_eq!(decode(name.as_bytes()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_partition_has_one_name_for_each_format() {
+        assert_eq!(partition_file(b"3.jsonl"), Some((3, Format::Jsonl)));
+        assert_eq!(partition_file(b"0.log"), Some((0, Format::Raw)));
+        for name in ["00.log", "3", "3.", ".log", "-1.log", "3.LOG", "3.log.log", "4294967296.log"]
+        {
+            assert_eq!(partition_file(name.as_bytes()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_path_cannot_leave_the_tree() {
+        assert_eq!(steps(b"/a/./b//c/../d/").unwrap(), [b"a", b"b", b"d"]);
+        for path in ["..", "/..", "a/../..", "a/b/../../../c"] {
+            assert!(matches!(steps(path.as_bytes()), Err(TreeError::Escapes(_))), "{path}");
+        }
+        assert!(matches!(steps(b"a\0b"), Err(TreeError::Invalid(_))));
+        assert!(matches!(steps(&[b'x'; 256]), Err(TreeError::NameTooLong(256))));
+        assert!(matches!(steps(&b"x/".repeat(3000)), Err(TreeError::NameTooLong(_))));
+    }
+
+    #[test]
+    fn a_moment_may_stand_behind_a_name_that_has_an_at_of_its_own() {
+        let ways = |name: &str| -> Vec<(String, bool)> {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            with_moment(name.as_bytes()).map(|(name, ask)| (text(name), ask.is_ok())).collect()
+        };
+        assert_eq!(ways("a@s5"), [("a".into(), true)]);
+        assert_eq!(ways("a@b@s5"), [("a".into(), false), ("a@b".into(), true)]);
+        assert_eq!(ways("a@u5@s6"), [("a".into(), true), ("a@u5".into(), true)]);
+        assert_eq!(ways("@s5"), []);
+    }
+
+    proptest! {
+        #[test]
+        fn every_key_has_one_name_and_gets_it_back(key: Vec<u8>) {
+            let name = encode(&key);
+            check(&name).unwrap();
+            prop_assert!(!matches!(&*name, b"." | b".."));
+            match decode(&name) {
+                Some(Decoded::Whole(decoded)) => prop_assert_eq!(decoded, key),
+                other => {
+                    prop_assert_eq!(other, Some(Decoded::Long));
+                    prop_assert!(key.len() > 80);
+                }
+            }
+        }
+
+        #[test]
+        fn whatever_a_path_holds_its_steps_stay_inside(path in "[a.@/%\\x00s5u]{0,40}") {
+            if let Ok(steps) = steps(path.as_bytes()) {
+                for step in steps {
+                    prop_assert!(check(step).is_ok() && step != b".." && step != b".");
+                    for (name, _) in with_moment(step) {
+                        prop_assert!(!name.is_empty());
+                    }
+                    let _ = (decode(step), partition_file(step));
+                }
+            }
+        }
+    }
+}

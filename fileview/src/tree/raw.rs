@@ -1,0 +1,162 @@
+//! The batches of a partition as one file, byte for byte: the log's index knows where each stands.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::blocking::{on_disk, read};
+use engine::{Offset, Partition, View};
+use parking_lot::Mutex;
+
+use super::TreeError;
+use super::scan::{Generation, Seen};
+use super::text::READ_BYTES_MAX;
+
+/// How many bytes all batches take that hold some of what is seen.
+pub(crate) fn raw_size(seen: &Seen) -> Result<u64, TreeError> {
+    loop {
+        let generation = Generation::of(&seen.partition);
+        let bytes = on_disk(|| seen.partition.log.bytes_between(seen.start, seen.end))?;
+        if generation == Generation::of(&seen.partition) {
+            return Ok(bytes);
+        }
+    }
+}
+
+/// An offset behind a batch, and how many bytes of the file come before it.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: Offset,
+    at: u64,
+}
+
+/// A partition's batches, open.
+pub(crate) struct OpenRaw {
+    partition: Arc<Partition>,
+    generation: Generation,
+    start: Offset,
+    /// How far it goes. Places are told from here, backwards: what is compacted lies before.
+    end: Mutex<Place>,
+    /// Where the last read ended, if that was behind a batch.
+    last: Mutex<Option<Place>>,
+    grows: bool,
+}
+
+impl OpenRaw {
+    pub(crate) fn new(seen: &Seen, grows: bool) -> Result<OpenRaw, TreeError> {
+        let generation = Generation::of(&seen.partition);
+        let at = raw_size(seen)?;
+        generation.check(&seen.partition, seen.start)?;
+        Ok(OpenRaw {
+            partition: Arc::clone(&seen.partition),
+            generation,
+            start: seen.start,
+            end: Mutex::new(Place { offset: seen.end, at }),
+            last: Mutex::new(None),
+            grows,
+        })
+    }
+
+    pub(crate) fn size(&self) -> Result<u64, TreeError> {
+        let end = *self.end.lock();
+        if !self.grows {
+            return Ok(end.at);
+        }
+        let offset = self.partition.end();
+        let more = on_disk(|| self.partition.log.bytes_between(end.offset, offset))?;
+        // What was counted is there still, if what lies behind the old end is.
+        self.generation.check(&self.partition, end.offset)?;
+        let mut held = self.end.lock();
+        if offset > held.offset {
+            *held = Place { offset, at: end.at + more };
+        }
+        Ok(held.at)
+    }
+
+    pub(crate) fn read(&self, at: u64, length: usize) -> Result<Bytes, TreeError> {
+        let wanted = at.saturating_add(length.min(READ_BYTES_MAX) as u64);
+        if self.grows && wanted > self.end.lock().at {
+            self.size()?;
+        }
+        let end = *self.end.lock();
+        let until = wanted.min(end.at);
+        if at >= until {
+            return Ok(Bytes::new());
+        }
+        on_disk(|| {
+            let held = *self.last.lock();
+            let mut place = match held.filter(|held| held.at == at) {
+                Some(held) => held,
+                None => self.batch_at(at, end)?,
+            };
+            let mut out = Vec::with_capacity((until - at) as usize);
+            while place.at < until {
+                place = self.read_from(place, at..until, end.offset, &mut out)?;
+            }
+            // A read that ends within a batch begins there again.
+            *self.last.lock() = Some(place).filter(|place| place.at == until);
+            Ok(out.into())
+        })
+    }
+
+    /// Appends what lies in `wanted` of the batches from `place` on.
+    fn read_from(
+        &self,
+        mut place: Place,
+        wanted: std::ops::Range<u64>,
+        end: Offset,
+        out: &mut Vec<u8>,
+    ) -> Result<Place, TreeError> {
+        let view =
+            View { partition: Arc::clone(&self.partition), start: Offset(0), end: Some(end) };
+        let bytes_max = usize::try_from(wanted.end - place.at).unwrap_or(usize::MAX);
+        let pieces = view.read(place.offset.0 as i64, bytes_max)?;
+        self.generation.check(&self.partition, place.offset)?;
+        if pieces.is_empty() {
+            return Err(TreeError::Gone(format!("offset={}", place.offset.0)));
+        }
+        for piece in pieces {
+            let behind = place.at + u64::from(piece.entry.length);
+            let (first, last) = (wanted.start.max(place.at), wanted.end.min(behind));
+            if first < last {
+                let bytes = read(&piece)?;
+                out.extend_from_slice(
+                    &bytes[(first - place.at) as usize..(last - place.at) as usize],
+                );
+            }
+            place = Place { offset: piece.entry.end(), at: behind };
+            if place.at >= wanted.end {
+                break;
+            }
+        }
+        Ok(place)
+    }
+
+    /// The batch that holds the byte at `at`, which lies before `end`.
+    fn batch_at(&self, at: u64, end: Place) -> Result<Place, TreeError> {
+        let log = &self.partition.log;
+        loop {
+            let generation = Generation::of(&self.partition);
+            let total = log.bytes_before(end.offset)?;
+            // Where the entry that holds an offset begins, in the file. What lies before the file's
+            // first byte belongs to what is gone.
+            let place = |offset: Offset| -> Result<u64, TreeError> {
+                let behind = total.saturating_sub(log.bytes_before(offset)?);
+                Ok(end.at.saturating_sub(behind))
+            };
+            let (mut first, mut last) = (self.start.0, end.offset.0 - 1);
+            while first < last {
+                let middle = first + (last - first).div_ceil(2);
+                if place(Offset(middle))? <= at {
+                    first = middle;
+                } else {
+                    last = middle - 1;
+                }
+            }
+            let found = Place { offset: Offset(first), at: place(Offset(first))? };
+            if generation == Generation::of(&self.partition) {
+                self.generation.check(&self.partition, found.offset)?;
+                return Ok(found);
+            }
+        }
+    }
+}

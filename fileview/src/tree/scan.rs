@@ -1,0 +1,127 @@
+//! Walking through what is stored of a partition, in steps of bounded size.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::blocking::read;
+use engine::{Offset, Partition, Piece, View};
+use hlc::{Hlc, UserTime};
+use kafka_records::{Record, records};
+
+use super::TreeError;
+use crate::render::LIMIT;
+
+/// What of a partition a reader may see.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// Its topic's name.
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: Arc<Partition>,
+    /// The first offset.
+    pub(crate) start: Offset,
+    /// The offset behind the last; of the present, as it is by now.
+    pub(crate) end: Offset,
+    /// Of what lies between, the records with these user times.
+    pub(crate) user: Option<Range<UserTime>>,
+}
+
+/// Which state of a log something was read in: compaction puts others in the place of batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Generation(u64);
+
+impl Generation {
+    pub(crate) fn of(partition: &Partition) -> Generation {
+        Generation(partition.log.horizon().base())
+    }
+
+    /// From where on all is still what it was in this generation.
+    pub(crate) fn floor(self, partition: &Partition) -> Offset {
+        let horizon = partition.log.horizon();
+        if horizon.base() == self.0 {
+            return horizon.start;
+        }
+        horizon.start.max(horizon.freed().end)
+    }
+
+    /// Whether what lies from `offset` on is still what it was in this generation.
+    ///
+    /// # Errors
+    /// It is not: it was given up or compacted.
+    pub(crate) fn check(self, partition: &Partition, offset: Offset) -> Result<(), TreeError> {
+        if offset >= self.floor(partition) {
+            return Ok(());
+        }
+        Err(TreeError::Gone(format!("partition={}, offset={}", partition.index, offset.0)))
+    }
+}
+
+/// Some batches in a row.
+pub(crate) struct Step {
+    pub(crate) batches: Vec<Batch>,
+    /// Where the next step begins.
+    pub(crate) next: Offset,
+}
+
+/// A stored batch.
+pub(crate) struct Batch {
+    pub(crate) stamp: Hlc,
+    pub(crate) end: Offset,
+    pub(crate) bytes: Bytes,
+}
+
+/// The batches from the one that holds `from` on, about `bytes_max` of them, that begin before `until`.
+/// To be called where it may wait for the disk.
+pub(crate) fn step(
+    partition: &Arc<Partition>,
+    from: Offset,
+    until: Offset,
+    bytes_max: usize,
+) -> Result<Step, TreeError> {
+    let view = View { partition: Arc::clone(partition), start: Offset(0), end: Some(until) };
+    let pieces = view.read(from.0 as i64, bytes_max)?;
+    let mut batches = Vec::with_capacity(pieces.len());
+    for piece in &pieces {
+        batches.push(whole(piece)?);
+    }
+    // Where compaction left nothing, there is nothing up to the end.
+    let next = batches.last().map_or(until, |last| last.end.min(until));
+    Ok(Step { batches, next })
+}
+
+fn whole(piece: &Piece) -> Result<Batch, TreeError> {
+    Ok(Batch { stamp: piece.entry.stamp, end: piece.entry.end(), bytes: read(piece)? })
+}
+
+/// The records of a batch that are in `offsets`, and at one of the user times if that is asked for.
+/// A transaction's markers are the server's, not a producer's.
+pub(crate) fn each_record(
+    batch: &Batch,
+    offsets: &Range<Offset>,
+    user: Option<&Range<UserTime>>,
+    mut act: impl FnMut(&Record) -> Result<(), TreeError>,
+) -> Result<(), TreeError> {
+    let damaged = |error: kafka_records::BatchError| {
+        TreeError::Io(
+            format!("a stored batch cannot be read. ends_at={}: {error}", batch.end.0).into(),
+        )
+    };
+    let all = records(&batch.bytes, LIMIT).map_err(damaged)?;
+    if all.header().is_control() {
+        return Ok(());
+    }
+    for record in all {
+        let record = record.map_err(damaged)?;
+        let offset = Offset(record.offset as u64);
+        let is_then = user.is_none_or(|user| user.contains(&user_time(&record)));
+        if offsets.contains(&offset) && is_then {
+            act(&record)?;
+        }
+    }
+    Ok(())
+}
+
+/// When a record says that it happened: the one place that the tree asks.
+fn user_time(record: &Record) -> UserTime {
+    UserTime(record.timestamp)
+}

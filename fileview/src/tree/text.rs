@@ -1,0 +1,366 @@
+//! The text of a partition, values or JSON lines: where in it each record stands.
+//!
+//! Nothing of it is stored. What is kept are marks: at this offset, so many bytes come before. A read
+//! renders from the mark before it, and a size is known from the last mark on. All moments share the
+//! marks of a partition, for a moment of system time is a prefix; so do the exact sets of one user
+//! time, as known at any moment. Marks are soft: made by who looks first, and made further as the
+//! partition grows.
+//!
+//! When records are given up, what is left keeps its places: the new first mark is found from the one
+//! behind it. When the log is compacted, what lies beyond keeps its places, and what was compacted is
+//! another text from then on ([`Generation`]).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use engine::blocking::on_disk;
+use engine::{Offset, Partition};
+use hlc::UserTime;
+use parking_lot::Mutex;
+use tokio::sync::MutexGuard;
+
+use super::TreeError;
+use super::recent::{Recent, Weigh};
+use super::scan::{Generation, Seen, each_record, step};
+use crate::{Format, Renderer, Selection};
+
+/// Between two marks lie at least so many bytes of text, or of batches four times as many: of some user
+/// time, much is read and little shown.
+const SPACING: u64 = 256 << 10;
+/// How many bytes of batches are looked at in one go.
+const STEP_BYTES: usize = 256 << 10;
+/// The most marks of one text: with more, every other one goes.
+const MARKS_MAX: usize = 1 << 14;
+/// How many places that were asked for are remembered exactly.
+const ASKED_MAX: usize = 64;
+/// The most text that stays at hand between two reads.
+const CHUNK_BYTES_MAX: usize = 4 << 20;
+/// The longest read; a longer one is cut short.
+pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
+
+/// Which text: of a log, in a format, of some user times, and in a generation of the log.
+pub(crate) type TextKey = (u64, Format, Option<Range<UserTime>>, Generation);
+/// The texts that are known.
+pub(crate) type Texts = Arc<Recent<TextKey, Text>>;
+
+/// The records before `offset` take `at` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    offset: Offset,
+    at: u64,
+}
+
+struct Marks {
+    /// Rising. The first is where the text begins by now.
+    known: VecDeque<Mark>,
+    /// How far it has been rendered.
+    tail: Mark,
+    spacing: u64,
+    /// How many bytes of batches lie behind the last mark.
+    read: u64,
+    asked: VecDeque<Mark>,
+}
+
+/// The text of one partition.
+pub(crate) struct Text {
+    partition: Arc<Partition>,
+    renderer: Renderer,
+    user: Option<Range<UserTime>>,
+    generation: Generation,
+    marks: tokio::sync::Mutex<Marks>,
+    /// The offset of the tail.
+    reach: AtomicU64,
+    weight: AtomicUsize,
+}
+
+impl Weigh for Text {
+    fn bytes(&self) -> usize {
+        size_of::<Text>() + self.weight.load(Ordering::Relaxed)
+    }
+}
+
+/// Text that follows from one offset on.
+struct Stretch {
+    text: Vec<u8>,
+    /// Where batches end, in the log and in the text, and how many bytes they have.
+    ends: Vec<(Offset, usize, usize)>,
+    next: Offset,
+}
+
+pub(crate) fn key_of(seen: &Seen, format: Format) -> TextKey {
+    (seen.partition.log.id.0, format, seen.user.clone(), Generation::of(&seen.partition))
+}
+
+/// The text of what is seen, from what is known.
+pub(crate) fn text_of(texts: &Texts, seen: &Seen, format: Format) -> Result<Arc<Text>, TreeError> {
+    let key = key_of(seen, format);
+    let renderer = Renderer::new(&seen.topic, seen.partition.index, format, Selection::all())
+        .map_err(|error| TreeError::Moment(error.to_string()))?;
+    let made = || Text::new(seen, renderer.clone(), key.3);
+    let text = texts.get(&key, made);
+    // All that was known of it has been given up: nothing tells where the rest would stand.
+    if text.reach.load(Ordering::Relaxed) < seen.partition.start().0 {
+        texts.forget(&key, &text);
+        return Ok(texts.get(&key, made));
+    }
+    Ok(text)
+}
+
+impl Text {
+    fn new(seen: &Seen, renderer: Renderer, generation: Generation) -> Text {
+        let first = Mark { offset: seen.partition.start(), at: 0 };
+        Text {
+            partition: Arc::clone(&seen.partition),
+            renderer,
+            user: seen.user.clone(),
+            generation,
+            marks: tokio::sync::Mutex::new(Marks {
+                known: VecDeque::from([first]),
+                tail: first,
+                spacing: SPACING,
+                read: 0,
+                asked: VecDeque::new(),
+            }),
+            reach: AtomicU64::new(first.offset.0),
+            weight: AtomicUsize::new(0),
+        }
+    }
+
+    /// The text of the records in `[from, until)`, or of the first of these.
+    fn render(&self, from: Offset, until: Offset) -> Result<Stretch, TreeError> {
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
+        let next = on_disk(|| {
+            let step = step(&self.partition, from, until, STEP_BYTES)?;
+            for batch in &step.batches {
+                each_record(batch, &(from..until), self.user.as_ref(), |record| {
+                    self.renderer.record(record, &mut text);
+                    Ok(())
+                })?;
+                ends.push((batch.end.min(until), text.len(), batch.bytes.len()));
+            }
+            // Asked last: what was compacted meanwhile is another text.
+            self.generation.check(&self.partition, from)?;
+            Ok::<_, TreeError>(step.next)
+        })?;
+        Ok(Stretch { text, ends, next })
+    }
+
+    /// How many bytes the records in `[from, until)` take.
+    async fn length(&self, from: Offset, until: Offset) -> Result<u64, TreeError> {
+        let (mut next, mut length) = (from, 0);
+        while next < until {
+            let stretch = self.render(next, until)?;
+            length += stretch.text.len() as u64;
+            next = stretch.next;
+            tokio::task::yield_now().await;
+        }
+        Ok(length)
+    }
+
+    /// The marks, of what is still there.
+    async fn marks(&self) -> Result<MutexGuard<'_, Marks>, TreeError> {
+        let mut marks = self.marks.lock().await;
+        let floor = self.generation.floor(&self.partition);
+        let gone = marks.known.partition_point(|mark| mark.offset < floor);
+        if gone == 0 {
+            return Ok(marks);
+        }
+        let next = marks.known.get(gone).copied().unwrap_or(marks.tail);
+        if next.offset < floor {
+            return Err(TreeError::Gone(format!("offset={}", next.offset.0)));
+        }
+        let length = self.length(floor, next.offset).await?;
+        marks.known.drain(..gone);
+        marks.known.push_front(Mark { offset: floor, at: next.at - length });
+        marks.asked.retain(|mark| mark.offset >= floor);
+        Ok(marks)
+    }
+
+    /// How many bytes come before the record at `offset`.
+    pub(crate) async fn position(&self, offset: Offset) -> Result<u64, TreeError> {
+        loop {
+            let mut marks = self.marks().await?;
+            if marks.known[0].offset > offset {
+                return Err(TreeError::Gone(format!("offset={}", offset.0)));
+            }
+            if offset >= marks.tail.offset {
+                if offset == marks.tail.offset {
+                    return Ok(marks.tail.at);
+                }
+                let stretch = self.render(marks.tail.offset, offset)?;
+                marks.extend(&stretch);
+                self.reach.store(marks.tail.offset.0, Ordering::Relaxed);
+                let bytes = (marks.known.capacity() + marks.asked.capacity()) * size_of::<Mark>();
+                self.weight.store(bytes, Ordering::Relaxed);
+                drop(marks);
+                // Whoever waits for what is known already comes first.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            if let Some(mark) = marks.asked.iter().find(|mark| mark.offset == offset) {
+                return Ok(mark.at);
+            }
+            let before = marks.known.partition_point(|mark| mark.offset <= offset) - 1;
+            let before = marks.known[before];
+            drop(marks);
+            let at = before.at + self.length(before.offset, offset).await?;
+            self.marks.lock().await.ask(Mark { offset, at });
+            return Ok(at);
+        }
+    }
+
+    /// The last mark that is not behind `at`.
+    async fn mark_before(&self, at: u64) -> Result<Mark, TreeError> {
+        let marks = self.marks().await?;
+        if marks.tail.at <= at {
+            return Ok(marks.tail);
+        }
+        match marks.known.partition_point(|mark| mark.at <= at).checked_sub(1) {
+            Some(index) => Ok(marks.known[index]),
+            None => Err(TreeError::Gone(format!("position={at}"))),
+        }
+    }
+}
+
+impl Marks {
+    fn extend(&mut self, stretch: &Stretch) {
+        let from = self.tail.at;
+        for (offset, length, read) in &stretch.ends {
+            let mark = Mark { offset: *offset, at: from + *length as u64 };
+            let last = self.known.back().map_or(0, |last| last.at);
+            self.read += *read as u64;
+            let is_far = mark.at - last >= self.spacing || self.read >= 4 * self.spacing;
+            if is_far && mark.offset > self.tail.offset {
+                self.known.push_back(mark);
+                self.read = 0;
+            }
+            self.tail = mark;
+        }
+        self.tail.offset = stretch.next;
+        if self.known.len() > MARKS_MAX {
+            self.spacing *= 2;
+            let mut index = 0;
+            self.known.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+    }
+
+    fn ask(&mut self, mark: Mark) {
+        if self.asked.len() == ASKED_MAX {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(mark);
+    }
+}
+
+/// A piece of text at hand.
+#[derive(Clone)]
+struct Chunk {
+    at: u64,
+    text: Bytes,
+    next: Offset,
+}
+
+/// A partition's text, open.
+pub(crate) struct OpenText {
+    text: Arc<Text>,
+    texts: Texts,
+    key: TextKey,
+    /// Where it begins among the text.
+    from: u64,
+    /// How far it goes: the offset behind its last record, and where that is.
+    end: Mutex<Mark>,
+    grows: bool,
+    chunk: Mutex<Option<Chunk>>,
+}
+
+impl OpenText {
+    /// Pins what is seen.
+    pub(crate) async fn new(
+        texts: &Texts,
+        seen: &Seen,
+        format: Format,
+        grows: bool,
+    ) -> Result<OpenText, TreeError> {
+        let text = text_of(texts, seen, format)?;
+        let from = text.position(seen.start).await?;
+        let end = Mark { offset: seen.end, at: text.position(seen.end).await? };
+        let key = key_of(seen, format);
+        texts.grew(&key);
+        let (end, chunk) = (Mutex::new(end), Mutex::default());
+        Ok(OpenText { text, texts: Arc::clone(texts), key, from, end, grows, chunk })
+    }
+
+    pub(crate) async fn size(&self) -> Result<u64, TreeError> {
+        if self.grows {
+            let offset = self.text.partition.end();
+            let at = self.text.position(offset).await?;
+            self.texts.grew(&self.key);
+            let mut end = self.end.lock();
+            if offset > end.offset {
+                *end = Mark { offset, at };
+            }
+        }
+        Ok(self.end.lock().at - self.from)
+    }
+
+    pub(crate) async fn read(&self, at: u64, length: usize) -> Result<Bytes, TreeError> {
+        let length = length.min(READ_BYTES_MAX);
+        let from = self.from.saturating_add(at);
+        let wanted = from.saturating_add(length as u64);
+        if self.grows && wanted > self.end.lock().at {
+            self.size().await?;
+        }
+        let end = *self.end.lock();
+        let until = wanted.min(end.at);
+        if from >= until {
+            return Ok(Bytes::new());
+        }
+        let mut chunk = self.chunk_at(from).await?;
+        let mut out = Vec::new();
+        loop {
+            let behind = chunk.at + chunk.text.len() as u64;
+            let (first, last) = (from.max(chunk.at), until.min(behind));
+            if first < last {
+                let part = (first - chunk.at) as usize..(last - chunk.at) as usize;
+                if first == from && last == until {
+                    let all = chunk.text.slice(part);
+                    self.keep(chunk);
+                    return Ok(all);
+                }
+                out.extend_from_slice(&chunk.text[part]);
+            }
+            if behind >= until {
+                self.keep(chunk);
+                return Ok(out.into());
+            }
+            if chunk.next >= end.offset {
+                return Err(TreeError::Gone(format!("position={behind}")));
+            }
+            let stretch = self.text.render(chunk.next, end.offset)?;
+            chunk = Chunk { at: behind, text: stretch.text.into(), next: stretch.next };
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// What is at hand, if it leads to `at`; else an empty piece at the mark before.
+    async fn chunk_at(&self, at: u64) -> Result<Chunk, TreeError> {
+        let held = self.chunk.lock().clone();
+        let behind = |chunk: &Chunk| chunk.at + chunk.text.len() as u64;
+        if let Some(held) = held.filter(|held| held.at <= at && at <= behind(held)) {
+            return Ok(held);
+        }
+        let mark = self.text.mark_before(at).await?;
+        Ok(Chunk { at: mark.at, text: Bytes::new(), next: mark.offset })
+    }
+
+    fn keep(&self, chunk: Chunk) {
+        let is_small = chunk.text.len() <= CHUNK_BYTES_MAX;
+        *self.chunk.lock() = is_small.then_some(chunk);
+    }
+}
