@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, consume, cut, demo, groups, inspect, ls, mount, pins, plugins,
-    produce, serve, topics,
+    cat, check, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins, plugins,
+    produce, serve, stat, topics,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -56,17 +56,21 @@ pub(crate) enum Command {
     Produce(produce::Args),
     /// Print records of a topic as they come, or those of a stretch of its past.
     Consume(consume::Args),
-    /// List topics, or the partitions of one.
+    /// List topics, the partitions of one, or what is in a directory of the tree of files.
     Ls(ls::Args),
-    /// Print the contents of a topic or partition, as of now or of a moment.
+    /// Print the contents of a topic, a partition or a file, as of now or of a moment.
     Cat(cat::Args),
+    /// Say what is known of a path in the tree of files.
+    Stat(stat::Args),
     /// Say where every partition ends at one moment.
     Cut(cut::Args),
+    /// Say what differs between two moments.
+    Diff(diff::Args),
     /// List, set and remove pins: moments that are kept, whatever retention says.
     Pins(pins::Args),
     /// List, add, remove and try plug-ins: modules that find the user times of records.
     Plugins(plugins::Args),
-    /// List and describe consumer groups, now or as of a moment.
+    /// List and describe consumer groups, now or as of a moment, and set them to one.
     Groups(groups::Args),
     /// Mount the tree of topics and files at a directory, or list what is mounted.
     Mount(mount::Args),
@@ -108,6 +112,14 @@ mod tests {
             "cat",
             "cut",
             "cut --at soon",
+            "cut --at s5..s6",
+            "diff",
+            "diff s5 s6..s7",
+            "diff soon now",
+            "groups seek",
+            "groups seek g",
+            "groups seek g --at s5..s6",
+            "groups restore g --at u5",
             "consume a --at s5 --follow",
             "produce a/b",
             "topics create a --config novalue",

@@ -31,6 +31,7 @@ mod partitioner;
 pub mod plugins;
 mod produce;
 mod topics;
+pub mod tree;
 
 pub use cluster::{Client, Options};
 pub use error::ClientError;

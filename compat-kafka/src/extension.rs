@@ -19,13 +19,16 @@ use crate::core::Kafka;
 use crate::routes::{BadRequest, Context, Served};
 
 mod cuts;
+mod diffs;
 mod groups;
+mod members;
 mod moment;
 mod pins;
 mod plugins;
 mod refusal;
 #[cfg(test)]
 mod rig;
+mod seeks;
 mod topics;
 
 pub use refusal::Refusal;
@@ -87,8 +90,12 @@ async fn dispatch(kafka: &Arc<Kafka>, mut document: Value) -> Result<Value, Refu
     };
     match op.as_str() {
         "cut" => cuts::cut(kafka, read(document)?).await,
+        "diff" => diffs::diff(kafka, read(document)?).await,
         "topics" => topics::topics(kafka, read(document)?).await,
         "offsets" => groups::offsets(kafka, read(document)?).await,
+        "groups" => groups::groups(kafka, read(document)?).await,
+        "seek_group" => seeks::seek(kafka, read(document)?).await,
+        "restore_group" => seeks::restore(kafka, read(document)?).await,
         "pin" => pins::pin(kafka, read(document)?).await,
         "unpin" => pins::unpin(kafka, read(document)?).await,
         "pins" => pins::pins(kafka, read(document)?),

@@ -15,7 +15,6 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::blocking::{looking_from, tip_at};
 use crate::cut_cache::{Asked, CutCacheStats};
 use crate::engine::Engine;
-use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
 use crate::seek::{Lost, SeekError, When, earliest, is_kept, is_kept_by_user_time};
 
@@ -303,22 +302,5 @@ impl Engine {
             })
             .collect();
         Ok((at, frontier, topics))
-    }
-
-    /// Committed offsets as of `cut`.
-    ///
-    /// # Errors
-    /// [`SeekError`].
-    pub async fn offsets_at(
-        &self,
-        group: Option<&str>,
-        cut: Cut,
-        when: When,
-    ) -> Result<(Cut, Hlc, Vec<crate::GroupOffset>), SeekError> {
-        let (at, frontier) = self.settle(cut, when).await?;
-        let offsets = self.shared.groups.offsets(group, at).map_err(EngineError::from)?;
-        // Asked last: what is given up meanwhile is missing from the answer.
-        self.check_groups_kept(at)?;
-        Ok((at, frontier, offsets))
     }
 }

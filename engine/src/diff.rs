@@ -147,7 +147,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
         let digits = std::str::from_utf8(pair).ok()?;
         u8::from_str_radix(digits, 16).ok().filter(|byte| *byte != 0)
     };
-    (text.len() % 2 == 0).then(|| text.as_bytes().chunks(2).map(byte).collect())?
+    text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(byte).collect())?
 }
 
 /// What is asked of a difference.
@@ -181,14 +181,15 @@ pub struct DiffPage {
 }
 
 impl Engine {
-    /// What is different at one moment of system time from an earlier one, a page at a time.
+    /// What is different at one moment of system time from an earlier one, a page at a time. From one
+    /// that is not earlier, nothing is.
     ///
     /// # Errors
     /// [`SeekError`]; also where the later moment is to be answered at the frontier, and that lies before
     /// the earlier one.
     pub async fn diff(&self, ask: DiffAsk<'_>, when: When) -> Result<DiffPage, SeekError> {
         let (until, frontier) = self.settle(ask.until, when).await?;
-        if until <= ask.from {
+        if until <= ask.from && until < ask.until {
             return Err(SeekError::NotYet { cut: ask.from, frontier, retry_ms: 1 });
         }
         let from = ask.from;
@@ -202,7 +203,7 @@ impl Engine {
             found: Vec::new(),
         };
         let begin = ask.after.cloned().unwrap_or(DiffPlace::Topic { topic: 0, line: 0 });
-        let next = on_disk(|| page.fill(begin))?;
+        let next = if from < until { on_disk(|| page.fill(begin))? } else { None };
         Ok(DiffPage { from, until, frontier, differences: page.found, next })
     }
 }

@@ -30,7 +30,7 @@ use crate::cut_cache::CutCache;
 use crate::error::EngineError;
 use crate::files::{FileOptions, Files, is_file_kind};
 use crate::group_horizon::refill;
-use crate::groups::{Committed, GroupOffset, Groups};
+use crate::groups::Groups;
 use crate::housekeeping::HousekeepingOptions;
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
@@ -582,27 +582,6 @@ impl Engine {
     /// The disk fails.
     pub async fn delete_group(&self, group: &str) -> Result<Hlc, EngineError> {
         self.change(Event::GroupDeleted { group: group.to_owned() }, None).await
-    }
-
-    /// What a group committed for a partition.
-    ///
-    /// # Errors
-    /// The catalog cannot be read.
-    pub fn committed(
-        &self,
-        group: &str,
-        topic: &str,
-        partition: u32,
-    ) -> Result<Option<Committed>, EngineError> {
-        Ok(self.shared.groups.committed(group, topic, partition, Cut::ALL)?)
-    }
-
-    /// All offsets of a group, or of all groups. [`Engine::offsets_at`] has those of the past.
-    ///
-    /// # Errors
-    /// The catalog cannot be read.
-    pub fn committed_offsets(&self, group: Option<&str>) -> Result<Vec<GroupOffset>, EngineError> {
-        Ok(self.shared.groups.offsets(group, Cut::ALL)?)
     }
 
     /// The snapshots of all groups.

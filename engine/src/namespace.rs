@@ -301,7 +301,8 @@ impl Namespace {
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
             | Event::GroupDeleted { .. }
-            | Event::GroupsRestated { .. } => Ok(()),
+            | Event::GroupsRestated { .. }
+            | Event::OffsetsSet { .. } => Ok(()),
         }
     }
 

@@ -277,9 +277,10 @@ impl Engine {
         let timekeeper = self.store.timekeeper();
         let deadline = match when {
             When::Wait(patience) => {
-                let ahead = timekeeper.until(cut);
-                if ahead > patience {
-                    return Err(SeekError::FarFuture { cut, frontier: self.frontier() });
+                // A wall clock that was set back does not make the past a future.
+                let frontier = timekeeper.frontier();
+                if !cut.is_closed_by(frontier) && timekeeper.until(cut) > patience {
+                    return Err(SeekError::FarFuture { cut, frontier });
                 }
                 patience.max(Duration::from_secs(1))
             }
@@ -369,7 +370,11 @@ impl Engine {
     }
 
     /// Settles a moment; the moment made absolute, and the cut of system time that bounds it.
-    async fn settle_moment(&self, moment: Moment, when: When) -> Result<(Moment, Cut), SeekError> {
+    pub(crate) async fn settle_moment(
+        &self,
+        moment: Moment,
+        when: When,
+    ) -> Result<(Moment, Cut), SeekError> {
         match moment {
             Moment::Sys(cut) => {
                 let (cut, _) = self.settle(cut, when).await?;

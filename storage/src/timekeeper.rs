@@ -10,8 +10,8 @@
 //! nothing.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hlc::{Clock, ClockError, ClockOptions, Cut, Fence, Hlc, Reading, WallClock};
@@ -237,7 +237,7 @@ pub struct Timekeeper {
     options: ClockOptions,
     advanced: Advanced,
     /// Who renews the bound where no thread does.
-    by_hand: Mutex<Option<Keeper>>,
+    by_hand: OnceLock<Mutex<Keeper>>,
 }
 
 impl Timekeeper {
@@ -274,22 +274,20 @@ impl Timekeeper {
             wall,
             options,
             advanced,
-            by_hand: Mutex::new(None),
+            by_hand: OnceLock::new(),
         });
         Ok((timekeeper, Keeper { file, manifest }))
     }
 
     /// From here on the bound is renewed where it is needed, and by [`Timekeeper::renew_by_hand`].
     pub(crate) fn keep_by_hand(&self, keeper: Keeper) {
-        *self.by_hand.lock() = Some(keeper);
+        let _ = self.by_hand.set(Mutex::new(keeper));
     }
 
     /// Renews the bound if that is wanted and no thread does it; whether it was.
     pub(crate) fn renew_by_hand(&self) -> bool {
-        let mut keeper = self.by_hand.lock();
-        let Some(keeper) = keeper.as_mut().filter(|_| self.is_renewing()) else { return false };
-        keeper.renew(self);
-        true
+        let keeper = self.by_hand.get().filter(|_| self.is_renewing());
+        keeper.inspect(|keeper| keeper.lock().renew(self)).is_some()
     }
 
     /// Begins a group of appends: from here on the frontier stays below its stamps.
@@ -321,8 +319,12 @@ impl Timekeeper {
                     }
                     self.want_renewal(&mut state);
                     asked = true;
-                    if !MutexGuard::unlocked(&mut state, || self.renew_by_hand()) {
-                        self.changed.wait(&mut state);
+                    match self.by_hand.get() {
+                        // Not let go in between: whoever renews must not be missed.
+                        None => self.changed.wait(&mut state),
+                        Some(_) => {
+                            MutexGuard::unlocked(&mut state, || self.renew_by_hand());
+                        }
                     }
                 }
                 Err(ClockError::Fenced(fence)) => return Err(TimeError::Fenced(fence)),
@@ -487,9 +489,8 @@ impl Timekeeper {
         state.synced_to = synced_to;
         drop(state);
         self.changed.notify_all();
-        let keeper = self.by_hand.lock().take();
-        if let Some(mut keeper) = keeper {
-            keeper.end(self);
+        if let Some(keeper) = self.by_hand.get() {
+            keeper.lock().end(self);
         }
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod completions;
 pub(crate) mod consume;
 pub(crate) mod cut;
 pub(crate) mod demo;
+pub(crate) mod diff;
 pub(crate) mod groups;
 pub(crate) mod inspect;
 pub(crate) mod ls;
@@ -19,6 +20,7 @@ pub(crate) mod pins;
 pub(crate) mod plugins;
 pub(crate) mod produce;
 pub(crate) mod serve;
+pub(crate) mod stat;
 pub(crate) mod topics;
 
 /// Runs what the command line asks for.
@@ -37,7 +39,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Consume(args) => as_client(consume::run(args, &server)),
         Command::Ls(args) => as_client(ls::run(args, &server)),
         Command::Cat(args) => as_client(cat::run(args, &server)),
+        Command::Stat(args) => as_client(stat::run(args, &server)),
         Command::Cut(args) => as_client(cut::run(args, &server)),
+        Command::Diff(args) => as_client(diff::run(args, &server)),
         Command::Pins(args) => as_client(pins::run(args, &server)),
         Command::Plugins(args) => as_client(plugins::run(args, &server)),
         Command::Groups(args) => as_client(groups::run(args, &server)),

@@ -1,11 +1,13 @@
-//! Groups as they were: what they had committed.
+//! Groups as they were: who was in them, and what they had committed.
 
 use std::sync::Arc;
 
+use engine::{GroupOffset, GroupThen};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Refusal;
+use super::members::membership;
 use super::moment::{moment, patient, shown, stamp};
 use crate::core::Kafka;
 
@@ -22,24 +24,52 @@ pub(super) async fn offsets(kafka: &Arc<Kafka>, request: OffsetsRequest) -> Resu
     let OffsetsRequest { at, group } = request;
     let (cut, when) = moment(at.as_deref(), patient(kafka))?;
     let (at, frontier, offsets) = kafka.engine.offsets_at(group.as_deref(), cut, when).await?;
-    let mut groups: Vec<Value> = Vec::new();
-    for chunk in offsets.chunk_by(|a, b| a.group == b.group) {
-        let offsets: Vec<Value> = chunk
-            .iter()
-            .map(|held| {
-                json!({
-                    "topic": held.topic,
-                    "partition": held.partition,
-                    "offset": held.committed.offset,
-                    "leader_epoch": held.committed.leader_epoch,
-                    "metadata": held.committed.metadata,
-                    "committed": stamp(held.stamp),
-                })
-            })
-            .collect();
-        groups.push(json!({ "group": chunk[0].group, "offsets": offsets }));
-    }
+    let groups: Vec<Value> = offsets
+        .chunk_by(|a, b| a.group == b.group)
+        .map(|of_group| json!({ "group": of_group[0].group, "offsets": offsets_answer(of_group) }))
+        .collect();
     Ok(json!({ "at": shown(at), "frontier": stamp(frontier), "groups": groups }))
+}
+
+pub(super) async fn groups(kafka: &Arc<Kafka>, request: OffsetsRequest) -> Result<Value, Refusal> {
+    let OffsetsRequest { at, group } = request;
+    let (cut, when) = moment(at.as_deref(), patient(kafka))?;
+    let (at, frontier, groups) = kafka.engine.groups_at(group.as_deref(), cut, when).await?;
+    if let Some(group) = group.filter(|_| groups.is_empty()) {
+        let message = format!("there was no such group at that moment. group={group}");
+        return Err(Refusal::new("unknown_group", message));
+    }
+    let groups: Vec<Value> = groups.iter().map(group_answer).collect();
+    Ok(json!({ "at": shown(at), "frontier": stamp(frontier), "groups": groups }))
+}
+
+fn group_answer(then: &GroupThen) -> Value {
+    let snapshot = then.snapshot.as_ref();
+    let sought: serde_json::Map<String, Value> =
+        then.sought.iter().map(|(topic, at)| (topic.clone(), json!(at))).collect();
+    json!({
+        "group": then.group,
+        "membership": snapshot.map(|(_, bytes)| membership(bytes)),
+        "changed": snapshot.map(|(saved, _)| stamp(*saved)),
+        "offsets": offsets_answer(&then.offsets),
+        "sought": sought,
+    })
+}
+
+fn offsets_answer(offsets: &[GroupOffset]) -> Vec<Value> {
+    offsets
+        .iter()
+        .map(|held| {
+            json!({
+                "topic": held.topic,
+                "partition": held.partition,
+                "offset": held.committed.offset,
+                "leader_epoch": held.committed.leader_epoch,
+                "metadata": held.committed.metadata,
+                "committed": stamp(held.stamp),
+            })
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::When;
-use hlc::{Cut, Hlc, Moment};
+use hlc::{Ask, Cut, Hlc, Moment};
 use serde::Deserialize;
 
 use super::Refusal;
@@ -46,16 +46,37 @@ pub(super) fn shown(cut: Cut) -> String {
     Moment::Sys(cut).to_string()
 }
 
+/// A moment of either time.
+pub(super) fn parse_moment(text: &str) -> Result<Moment, Refusal> {
+    match text.parse::<Ask>() {
+        Ok(Ask::At(moment)) => Ok(moment),
+        Ok(Ask::Window(..)) => {
+            Err(bad_moment("one moment is asked for, and not a window; a diff is between two"))
+        }
+        Err(error) => Err(bad_moment(error.to_string())),
+    }
+}
+
 /// A moment of system time.
 pub(super) fn parse(text: &str) -> Result<Cut, Refusal> {
-    match text.parse::<Moment>() {
-        Ok(Moment::Sys(cut)) => Ok(cut),
-        Ok(Moment::User { .. }) => Err(Refusal::new(
-            "bad_moment",
-            "a cut across partitions is by system time (s…); by user time ask each topic",
-        )),
-        Err(error) => Err(Refusal::new("bad_moment", error.to_string())),
+    match parse_moment(text)? {
+        Moment::Sys(cut) => Ok(cut),
+        Moment::User { .. } => {
+            Err(bad_moment("this is asked by system time (s…), and not by user time"))
+        }
     }
+}
+
+/// Two moments of system time, the earlier one first.
+pub(super) fn parse_window(from: &str, until: &str) -> Result<(Cut, Cut), Refusal> {
+    let (from, until) = (parse(from)?, parse(until)?);
+    Ask::window(Moment::Sys(from), Moment::Sys(until))
+        .map_err(|error| bad_moment(error.to_string()))?;
+    Ok((from, until))
+}
+
+fn bad_moment(message: impl Into<String>) -> Refusal {
+    Refusal::new("bad_moment", message)
 }
 
 /// What is asked, or the frontier.

@@ -3,7 +3,9 @@
 use hlc::Cut;
 use storage::catalog::CatalogError;
 
-use super::{Committed, GROUPS, Groups, OFFSETS, OffsetDifference, offsets_of, parts_of, unescape};
+use super::{
+    Committed, GROUPS, Groups, LATER_PARTITIONS, OffsetDifference, offsets_of, parts_of, unescape,
+};
 
 /// A group's snapshot before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +40,11 @@ impl Groups {
             Ok(found.and_then(|(_, value)| postcard::from_bytes(&value).ok()))
         };
         let (before, after) = (at(from)?, at(until)?);
-        let difference =
-            parts_of(&key).filter(|_| before != after).map(|(group, topic, partition)| {
-                OffsetDifference { group, topic, partition, before, after }
-            });
+        let place = parts_of(&key);
+        let place = place.filter(|(.., partition)| *partition != LATER_PARTITIONS);
+        let difference = place.filter(|_| before != after).map(|(group, topic, partition)| {
+            OffsetDifference { group, topic, partition, before, after }
+        });
         Ok(Some(Compared { key, difference }))
     }
 

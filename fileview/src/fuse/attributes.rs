@@ -31,19 +31,20 @@ fn system_time(time: FileTime) -> SystemTime {
 }
 
 /// A time that was asked for; `None` for the time of the change.
+///
+/// `fuser` hands on a time before 1970 with its nanoseconds taken away instead of added; here they are
+/// what they were.
 pub(super) fn file_time(time: TimeOrNow) -> Option<FileTime> {
     let TimeOrNow::SpecificTime(time) = time else { return None };
     Some(match time.duration_since(UNIX_EPOCH) {
         Ok(since) => {
-            FileTime { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+            let seconds = 0_i64.saturating_add_unsigned(since.as_secs());
+            FileTime { seconds, nanoseconds: since.subsec_nanos() }
         }
         Err(before) => {
             let before = before.duration();
-            let (seconds, nanoseconds) = (before.as_secs() as i64, before.subsec_nanos());
-            match nanoseconds {
-                0 => FileTime { seconds: -seconds, nanoseconds },
-                _ => FileTime { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
-            }
+            let seconds = 0_i64.saturating_sub_unsigned(before.as_secs());
+            FileTime { seconds, nanoseconds: before.subsec_nanos() }
         }
     })
 }
@@ -139,12 +140,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_come_back_as_they_were_also_before_1970() {
-        for (seconds, nanoseconds) in [(0, 0), (5, 999_999_999), (-1, 1), (-7, 0), (1 << 40, 3)] {
+    fn times_come_back_as_they_were() {
+        for (seconds, nanoseconds) in [(0, 0), (5, 999_999_999), (1 << 40, 3), (i64::MAX, 0)] {
             let time = FileTime { seconds, nanoseconds };
             assert_eq!(file_time(TimeOrNow::SpecificTime(system_time(time))), Some(time));
         }
         assert_eq!(file_time(TimeOrNow::Now), None);
-        assert_eq!(system_time(FileTime { seconds: i64::MIN, nanoseconds: 0 }), UNIX_EPOCH);
+    }
+
+    #[test]
+    fn times_before_1970_come_back_through_the_crate_that_turns_them_over() {
+        for (seconds, nanoseconds) in [(-7, 0), (-7, 8), (-1, 999_999_999), (i64::MIN, 0)] {
+            let asked =
+                UNIX_EPOCH.checked_sub(Duration::new(i64::unsigned_abs(seconds), nanoseconds));
+            let found = file_time(TimeOrNow::SpecificTime(asked.unwrap()));
+            assert_eq!(found, Some(FileTime { seconds, nanoseconds }));
+        }
+        let half = system_time(FileTime { seconds: -4, nanoseconds: 500_000_000 });
+        assert_eq!(half, UNIX_EPOCH - Duration::from_millis(3500));
+        let first = system_time(FileTime { seconds: i64::MIN, nanoseconds: 0 });
+        assert_eq!(first, UNIX_EPOCH - Duration::from_secs(1 << 63));
     }
 }

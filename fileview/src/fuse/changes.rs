@@ -188,9 +188,16 @@ impl Mounted {
         let directory = self.directory(parent)?;
         let at = (directory, name.as_bytes());
         let known = self.files.lookup(directory, name.as_bytes(), Cut::ALL);
-        match is_directory {
-            true => self.wait(self.files.rmdir(at))?,
-            false => self.wait(self.files.unlink(at))?,
+        let removed = match is_directory {
+            true => self.wait(self.files.rmdir(at)),
+            false => self.wait(self.files.unlink(at)),
+        };
+        match removed {
+            // A name and a moment: it is there, but only to be read.
+            Err(FileError::NotFound(_)) if self.is_past(directory, name.as_bytes()) => {
+                return Err(Refused::READ_ONLY);
+            }
+            removed => removed?,
         }
         self.named(parent, name);
         if let Ok(inode) = known {
@@ -339,6 +346,9 @@ impl Mounted {
         }
         if grows && file.at(Cut::ALL)?.length() < end {
             self.wait(file.truncate(end, Durability::Written))?;
+        } else {
+            let now = Now { modified: true, accessed: false };
+            self.wait(self.files.set(file.inode(), SetAttributes::default(), now))?;
         }
         self.told(&[Changed::Node(number(file.inode()))]);
         Ok(())

@@ -98,6 +98,12 @@ impl Mounted {
         }
     }
 
+    /// Whether a name in a directory of files is one with a moment, and there was something then.
+    pub(super) fn is_past(&self, directory: Inode, name: &[u8]) -> bool {
+        let parent = Place::File(directory).node();
+        name.contains(&b'@') && self.wait(self.tree.lookup(&parent, name)).is_ok()
+    }
+
     pub(super) fn told_of_file(&self, inode: Inode) -> Result<Told, Refused> {
         let file = self.files.stat_inode(inode, Cut::ALL)?;
         Ok(Told { attributes: attributes(number(inode), &file), ttl: FILES_TTL })

@@ -9,7 +9,7 @@ use hlc::{Ask, Cut, Moment};
 
 use super::moments::bound;
 use super::names::{check, moment, partition_file, shown, steps, user_times, with_moment};
-use super::scan::Seen;
+use super::scan::{ByUser, Seen};
 use super::{Node, TopicNode, Tree, TreeError};
 use crate::{Format, RenderError, check_topic};
 
@@ -56,12 +56,9 @@ impl Tree {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        // Somebody may be about to make a file of that name: to them there is nothing yet.
         match refused {
-            Some(error) if matches!(parent, Node::File { .. }) => {
-                Err(TreeError::NotFound(format!("name={}, and as a moment: {error}", shown(name))))
-            }
-            Some(error) => Err(error),
+            Some(refused) if matches!(parent, Node::File { .. }) => Err(no_file(name, &refused)),
+            Some(refused) => Err(refused),
             None => found,
         }
     }
@@ -224,7 +221,12 @@ impl Tree {
             let end = view.end().max(Offset(0));
             let start = view.start().min(end);
             let topic = Arc::clone(&topic.name);
-            Seen { topic, partition: view.partition, start, end, user: user.clone() }
+            let user = user.clone().map(|times| ByUser {
+                times,
+                engine: Arc::clone(&self.engine),
+                partition: Arc::clone(&view.partition),
+            });
+            Seen { topic, partition: view.partition, start, end, user }
         };
         Ok(views.into_iter().map(seen).collect())
     }
@@ -278,7 +280,11 @@ impl Tree {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        Err(refused.unwrap_or_else(|| missing(last)))
+        match refused {
+            Some(refused) if before[0] == b"files" => Err(no_file(last, &refused)),
+            Some(refused) => Err(refused),
+            None => Err(missing(last)),
+        }
     }
 
     async fn walk(&self, from: Node, steps: &[&[u8]]) -> Result<Node, TreeError> {
@@ -302,6 +308,11 @@ fn root_child(at: &Option<Ask>, name: &[u8]) -> Result<Node, TreeError> {
         b".at" if at.is_none() => Ok(Node::Moments),
         _ => Err(missing(name)),
     }
+}
+
+/// Somebody may be about to make a file of that name: to them there is nothing yet.
+fn no_file(name: &[u8], refused: &TreeError) -> TreeError {
+    TreeError::NotFound(format!("name={}, and as a moment: {refused}", shown(name)))
 }
 
 fn no_offsets() -> TreeError {

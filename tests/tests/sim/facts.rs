@@ -41,6 +41,8 @@ pub(crate) struct Moment {
     pub(crate) topic: String,
     pub(crate) partition: u32,
     pub(crate) at: Hlc,
+    /// What the wall clock showed when it was answered.
+    pub(crate) wall_ms: u64,
     pub(crate) span: Span,
     pub(crate) records: Vec<Record>,
 }

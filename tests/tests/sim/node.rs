@@ -78,14 +78,17 @@ impl Node {
         Ok(Node { disk, engine, kafka, stop, tasks, chance })
     }
 
-    /// A client's end of a new connection.
-    pub(crate) fn connect(&self) -> End {
+    /// A client's end of a new connection, unless it stops.
+    pub(crate) fn connect(&self) -> Option<End> {
+        if *self.stop.borrow() {
+            return None;
+        }
         let (client, server) = connection(&mut self.chance.lock());
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 9092));
         let (kafka, stop) = (Arc::clone(&self.kafka), self.stop.subscribe());
         let serving = compat_kafka::serve_stream(kafka, server, (anywhere, anywhere), stop);
         self.tasks.lock().push(tokio::spawn(serving));
-        client
+        Some(client)
     }
 
     /// The operator says that the wall clock is right.
@@ -93,11 +96,17 @@ impl Node {
         self.engine.timekeeper().confirm();
     }
 
-    /// Lets requests end, and closes the files.
-    pub(crate) async fn end_in_order(self) -> Result<(), String> {
-        let _ = self.stop.send(true);
+    /// Takes no more connections, and lets requests end.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
         self.kafka.close();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+
+    /// Closes the files.
+    ///
+    /// # Errors
+    /// As [`Node::end_at_once`].
+    pub(crate) async fn end_in_order(self) -> Result<(), String> {
         self.disk.set_peek(None);
         self.engine.close();
         self.end_at_once().await

@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) node: RefCell<Option<Node>>,
     /// How often somebody has set the wall clock.
     pub(crate) clock_steps: Cell<u64>,
+    /// How many lives of the node have ended.
+    pub(crate) deaths: Cell<u64>,
     invariants: RefCell<Vec<Box<dyn Invariant>>>,
     trace: RefCell<Trace>,
     failure: RefCell<Option<String>>,
@@ -76,6 +78,7 @@ impl World {
             ledger: RefCell::default(),
             node: RefCell::new(None),
             clock_steps: Cell::new(0),
+            deaths: Cell::new(0),
             invariants: RefCell::new(invariants::all()),
             trace: RefCell::new(Trace::new(prints)),
             failure: RefCell::new(None),
@@ -103,9 +106,9 @@ impl World {
         self.began.elapsed() >= LASTS || self.failure.borrow().is_some()
     }
 
-    /// The node's end of nothing: `None` while it is down.
+    /// A client's end of a new connection; `None` while nobody answers.
     pub(crate) fn connect(&self) -> Option<End> {
-        self.node.borrow().as_ref().map(Node::connect)
+        self.node.borrow().as_ref().and_then(Node::connect)
     }
 
     pub(crate) fn note(&self, who: &str, what: &str) {

@@ -66,15 +66,25 @@ impl Historian {
         (Hlc::at(SysTime(ms)), when)
     }
 
+    /// Whether the life in which it asked has ended: what was not durable then may be gone by now.
+    fn is_late(&self, life: u64) -> bool {
+        self.world.deaths.get() != life
+    }
+
     async fn cut(&mut self) {
         let (at, when) = self.moment();
         let question =
             json!({"op": "cut", "at": spelled(at), "when": when, "patience_ms": PATIENCE_MS});
         let (asked, wall_ms) = (self.world.step(), self.world.clock.wall_ms());
+        let life = self.world.deaths.get();
         let Ok(answer) = self.client.ask_extension(&question).await else { return };
+        if self.is_late(life) {
+            return;
+        }
         if let Some(code) = answer["error"]["code"].as_str() {
             self.world.note(&self.name, &format!("cut at {at}, {when}: {code}"));
             if let Some(why) = refusal(code) {
+                self.world.audit(Occasion::News);
                 return self.world.tell(&Fact::CutRefused { at, wall_ms, why });
             }
             // A disk may fail, and a clock be fenced.
@@ -97,7 +107,7 @@ impl Historian {
     async fn read_moment(&mut self) {
         let (topic, partition) = somewhere(&mut self.chance);
         let (at, _) = self.moment();
-        let name = moment_name(topic, at);
+        let (name, life) = (moment_name(topic, at), self.world.deaths.get());
         let (mut records, mut next) = (Vec::new(), 0);
         let span = loop {
             let fetched = match fetch_from(&mut self.client, &name, partition, next).await {
@@ -105,6 +115,9 @@ impl Historian {
                 Ok(Err(why)) => return self.world.fail(&self.name, &why),
                 Err(_) => return,
             };
+            if self.is_late(life) {
+                return;
+            }
             if fetched.is_too_early(next) {
                 (records, next) = (Vec::new(), fetched.start);
                 continue;
@@ -126,7 +139,8 @@ impl Historian {
             &format!("{topic}/{partition} at {at}: {span:?}, {} records", records.len()),
         );
         self.known.push(at);
-        let moment = Moment { topic: topic.to_owned(), partition, at, span, records };
+        let wall_ms = self.world.clock.wall_ms();
+        let moment = Moment { topic: topic.to_owned(), partition, at, wall_ms, span, records };
         self.world.audit(Occasion::News);
         self.world.tell(&Fact::Moment(moment));
     }
@@ -152,7 +166,11 @@ impl Historian {
         let at = *self.chance.pick(&self.known);
         let time = self.world.clock.wall_ms() as i64 - self.chance.below(6000) as i64 + 1000;
         let request = list_offsets(&moment_name(topic, at), partition as i32, time);
+        let life = self.world.deaths.get();
         let Ok(answer) = self.client.ask::<ListOffsetsRequest>(6, &request).await else { return };
+        if self.is_late(life) {
+            return;
+        }
         let answer = &answer.topics[0].partitions[0];
         if answer.error_code != 0 {
             return self.refused(topic, partition, at, answer.error_code);

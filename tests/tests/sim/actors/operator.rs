@@ -23,6 +23,8 @@ use crate::world::World;
 const WHO: &str = "operator";
 /// How long a fault that was armed is waited for.
 const ARMED: Duration = Duration::from_secs(2);
+/// How long requests have to end when the node stops in order.
+const STOPPING: Duration = Duration::from_millis(300);
 
 pub(crate) struct Operator {
     world: Rc<World>,
@@ -80,10 +82,7 @@ impl Operator {
         self.disk().make_room();
         self.world.audit(Occasion::Whole);
         self.die(Death::InOrder).await;
-        if let Some(node) = self.take() {
-            let ended = node.end_in_order().await;
-            self.check(ended);
-        }
+        self.end_in_order().await;
     }
 
     fn engine(&self) -> Option<Arc<Engine>> {
@@ -111,19 +110,12 @@ impl Operator {
     /// Ends this life, and begins the next after a while.
     async fn die(&mut self, death: Death) {
         self.world.note(WHO, &format!("the node dies: {death:?}"));
+        let disk = self.disk();
         if death == Death::InOrder {
-            let Some(node) = self.take() else { return };
-            let disk = node.disk.memory.clone();
-            // It serves nobody any more, and is looked at once it has ended.
-            let engine = Arc::clone(&node.engine);
-            let ended = node.end_in_order().await;
-            self.check(ended);
-            drop(engine);
-            self.world.tell(&Fact::Died(death));
+            self.end_in_order().await;
             return self.start(disk.after_kill(), false).await;
         }
         self.world.audit(Occasion::Death);
-        let disk = self.disk();
         let left = match death {
             Death::PowerLost => disk.after_crash(|count| self.chance.below(count as u64) as usize),
             _ => disk.after_kill(),
@@ -134,9 +126,27 @@ impl Operator {
             let ended = node.end_at_once().await;
             self.check(ended);
         }
-        self.world.tell(&Fact::Died(death));
+        self.died(death);
         pause(&mut self.chance, 0, 1200).await;
         self.start(left, death == Death::PowerLost).await;
+    }
+
+    async fn end_in_order(&self) {
+        if let Some(node) = self.world.node.borrow().as_ref() {
+            node.stop();
+        }
+        tokio::time::sleep(STOPPING).await;
+        self.world.audit(Occasion::Death);
+        if let Some(node) = self.take() {
+            let ended = node.end_in_order().await;
+            self.check(ended);
+        }
+        self.died(Death::InOrder);
+    }
+
+    fn died(&self, death: Death) {
+        self.world.deaths.set(self.world.deaths.get() + 1);
+        self.world.tell(&Fact::Died(death));
     }
 
     /// The machine stops at one of the next operations on its disk. What runs goes on for a while.

@@ -11,6 +11,8 @@ use crate::ledger::{Acks, Ledger, Step};
 #[derive(Default)]
 pub(super) struct AcknowledgedIsNeverLost {
     held: BTreeSet<u64>,
+    /// When the machine lost its power last.
+    power_lost: Step,
 }
 
 impl Invariant for AcknowledgedIsNeverLost {
@@ -18,10 +20,17 @@ impl Invariant for AcknowledgedIsNeverLost {
         "acknowledged_is_never_lost"
     }
 
-    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
+    fn on_fact(&mut self, fact: &Fact, step: Step, ledger: &Ledger) -> Verdict {
         match fact {
-            Fact::Acked { batch } => drop(self.held.insert(*batch)),
+            // An answer may come late, from a machine that has lost its power meanwhile.
+            Fact::Acked { batch: id } => {
+                let batch = ledger.batch(*id);
+                if batch.acks == Acks::All || batch.sent > self.power_lost {
+                    self.held.insert(*id);
+                }
+            }
             Fact::Died(Death::PowerLost) => {
+                self.power_lost = step;
                 self.held.retain(|batch| ledger.batch(*batch).acks == Acks::All);
             }
             _ => {}

@@ -41,7 +41,7 @@ impl Invariant for FuturesAreRefused {
                     _ => Ok(()),
                 }
             }
-            Fact::Moment(moment) if moment.at.time().0 > self.latest.time().0 + FAR_MS => {
+            Fact::Moment(moment) if moment.at.time().0 > moment.wall_ms + FAR_MS => {
                 Err(format!("{} lies in the far future, and was read", moment.at))
             }
             _ => Ok(()),
