@@ -100,7 +100,8 @@ fn status_of(code: &str) -> StatusCode {
     match code {
         "not_yet" => StatusCode::TOO_EARLY,
         "before_history" => StatusCode::GONE,
-        "pin_taken" | "too_many_pins" | "group_active" | "group_busy" => StatusCode::CONFLICT,
+        "pin_taken" | "group_active" | "group_busy" => StatusCode::CONFLICT,
+        code if code.starts_with("too_many_") => StatusCode::CONFLICT,
         "fenced" => StatusCode::SERVICE_UNAVAILABLE,
         "far_future" => StatusCode::BAD_REQUEST,
         code if code.starts_with("bad_") => StatusCode::BAD_REQUEST,

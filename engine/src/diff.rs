@@ -25,6 +25,9 @@ use crate::seek::{Lost, SeekError, When, earliest, is_kept};
 
 /// How many things may be looked at for one page; what is the same at both moments is not in it.
 const LOOKED_AT_MAX: usize = 20_000;
+/// How many bytes of what clients wrote (members of groups, what committers noted) are on a page, before
+/// its last difference.
+const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// One thing that is different.
 #[derive(Clone, Debug)]
@@ -218,6 +221,7 @@ impl Engine {
             only: ask.only,
             limit: ask.limit.max(1),
             looked_at: 0,
+            text_bytes: 0,
             found: Vec::new(),
         };
         let begin = ask.after.cloned().unwrap_or(DiffPlace::Topic { topic: 0, line: 0 });
@@ -235,6 +239,7 @@ struct Page<'a> {
     only: Option<&'a [Section]>,
     limit: usize,
     looked_at: usize,
+    text_bytes: usize,
     found: Vec<Difference>,
 }
 
@@ -259,7 +264,9 @@ impl Page<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.found.len() >= self.limit || self.looked_at >= LOOKED_AT_MAX
+        self.found.len() >= self.limit
+            || self.looked_at >= LOOKED_AT_MAX
+            || self.text_bytes >= TEXT_BYTES_MAX
     }
 
     fn wants(&self, topic: &str) -> bool {
@@ -405,7 +412,11 @@ impl Page<'_> {
             self.looked_at += 1;
             last = key;
             let wanted = difference.filter(|difference| self.wants(&difference.topic));
-            self.found.extend(wanted.map(Difference::Offset));
+            if let Some(difference) = wanted {
+                let noted = [&difference.before, &difference.after].into_iter().flatten();
+                self.text_bytes += noted.map(|noted| noted.metadata.len()).sum::<usize>();
+                self.found.push(Difference::Offset(difference));
+            }
         }
         self.engine.check_groups_kept(self.from)?;
         Ok(Next::Place(DiffPlace::Offset(last)))
@@ -426,7 +437,11 @@ impl Page<'_> {
             };
             self.looked_at += 1;
             last = key;
-            self.found.extend(difference.map(Difference::Group));
+            if let Some(difference) = difference {
+                let snapshots = [&difference.before, &difference.after].into_iter().flatten();
+                self.text_bytes += snapshots.map(Vec::len).sum::<usize>();
+                self.found.push(Difference::Group(difference));
+            }
         }
         self.engine.check_groups_kept(self.from)?;
         Ok(Next::Place(DiffPlace::Group(last)))

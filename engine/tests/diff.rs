@@ -376,6 +376,30 @@ async fn what_was_given_up_is_an_error_and_not_less() {
 }
 
 #[tokio::test]
+async fn a_page_does_not_grow_with_what_clients_wrote() {
+    let rig = Rig::new();
+    let from = rig.now();
+    for group in 0..12 {
+        rig.engine.save_group(&format!("g{group:02}"), vec![1; 1 << 20]).await.unwrap();
+    }
+    let until = rig.now();
+    let (mut groups, mut pages, mut after) = (0, 0, None);
+    loop {
+        let ask =
+            DiffAsk { from, until, topics: None, only: None, after: after.as_ref(), limit: 1000 };
+        let page = rig.engine.diff(ask, NOW).await.unwrap();
+        assert!(page.differences.len() <= 4, "{} on one page", page.differences.len());
+        groups += page.differences.len();
+        pages += 1;
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert!(groups == 12 && pages >= 3, "{groups} groups on {pages} pages");
+}
+
+#[tokio::test]
 async fn what_did_not_come_yet_is_refused_or_answered_at_the_frontier() {
     let rig = Rig::new();
     let t = rig.topic("t", 1).await;
