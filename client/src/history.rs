@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Client, ClientError};
 
-pub use diff::{Both, Change, DiffAsk, DiffPage, OffsetThen};
+pub use diff::{Both, Change, DiffAsk, DiffPage, OffsetThen, Section};
 pub use groups::{GroupSet, GroupState, GroupsAnswer, MemberThen, Membership, OffsetSet, Skipped};
 
 /// The key of our own API: "FF".
