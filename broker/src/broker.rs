@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
 use engine::{Engine, EngineOptions};
+use fileview::fuse::Mounts;
 use fileview::tree::{Tree, TreeOptions};
 use hlc::OsClock;
 use storage::Home;
@@ -20,6 +21,7 @@ use uuid::Uuid;
 
 use crate::admin;
 use crate::config::Config;
+use crate::control::Control;
 use crate::listen::take;
 use crate::status::{Parts, Status};
 use crate::tree::TreeOps;
@@ -51,6 +53,9 @@ pub struct Running {
     kafka: Arc<Kafka>,
     kafka_door: Option<Door>,
     admin_door: Option<Door>,
+    mounts: Mounts,
+    /// What the owner asks for. `None` where there can be no socket.
+    control: Option<Control>,
     /// Gives up, compacts, frees.
     housekeeping: JoinHandle<()>,
     /// Held until everything in it is closed.
@@ -64,7 +69,7 @@ impl Broker {
     /// # Errors
     /// What stands in the way, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<Running> {
-        let Config { data_dir, mut engine, mut kafka_face, .. } = config;
+        let Config { data_dir, mut engine, mut kafka_face, mounts: mounted, .. } = config;
         let kafka_port = take(&config.kafka, "Kafka's clients", "--kafka").await?;
         let admin_port = take(&config.http, "operators", "--http").await?;
         let status = Status::starting();
@@ -80,6 +85,7 @@ impl Broker {
         };
         kafka_face.unpacked_bytes_max = kafka_face.unpacked_bytes_max.max(1);
         let format = KafkaFormat { unpacked_bytes_max: kafka_face.unpacked_bytes_max };
+        let data = data_dir.clone();
         let opening = tokio::task::spawn_blocking(move || {
             let home = Home::take(&data_dir, new_cluster_id).context("open the data directory")?;
             engine.catalog = Some(home.catalog());
@@ -90,9 +96,8 @@ impl Broker {
         kafka_face.cluster_id = home.cluster_id().to_owned();
         let patience = kafka_face.moment_patience;
         let kafka = open_kafka(&engine, kafka_face)?;
-        let tree = TreeOptions { patience, ..TreeOptions::default() };
-        let tree = Arc::new(Tree::new(Arc::clone(&engine), tree));
-        kafka.add_ops(Arc::new(TreeOps::new(tree)));
+        let tree = open_tree(&engine, patience);
+        kafka.add_ops(Arc::new(TreeOps::new(Arc::clone(&tree))));
         let kafka_door = match kafka_port {
             Some(port) => {
                 let doing = || format!("listen for Kafka's clients on {}", config.kafka);
@@ -103,9 +108,22 @@ impl Broker {
             }
             None => None,
         };
+        let mounts = open_mounts(&engine, tree, &data);
+        mount_all(&mounts, mounted).await?;
+        let control = open_control(&data, &mounts);
         let housekeeping = tokio::spawn(Arc::clone(&engine).keep_house());
         status.serving(Parts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
-        Ok(Running { status, engine, kafka, kafka_door, admin_door, housekeeping, home })
+        Ok(Running {
+            status,
+            engine,
+            kafka,
+            kafka_door,
+            admin_door,
+            mounts,
+            control,
+            housekeeping,
+            home,
+        })
     }
 }
 
@@ -118,6 +136,43 @@ fn open_engine(
     let disk = RealDisk::open(journal).with_context(doing)?;
     let engine = Engine::open(Arc::new(disk), options, Arc::new(OsClock), Arc::new(format));
     Ok(Arc::new(engine.with_context(doing)?))
+}
+
+/// The tree of files, for mounts and for clients: one, so that they share what it holds in memory.
+fn open_tree(engine: &Arc<Engine>, patience: Duration) -> Arc<Tree> {
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let options = TreeOptions { patience, owner, ..TreeOptions::default() };
+    Arc::new(Tree::new(Arc::clone(engine), options))
+}
+
+fn open_mounts(engine: &Arc<Engine>, tree: Arc<Tree>, data_dir: &Path) -> Mounts {
+    let runtime = tokio::runtime::Handle::current();
+    Mounts::new(engine.files().clone(), tree, data_dir.to_owned(), runtime)
+}
+
+async fn mount_all(mounts: &Mounts, directories: Vec<PathBuf>) -> anyhow::Result<()> {
+    let mounts = mounts.clone();
+    let mounting = tokio::task::spawn_blocking(move || {
+        directories.iter().try_for_each(|directory| match mounts.mount(directory) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                mounts.close();
+                Err(error)
+            }
+        })
+    });
+    mounting.await.context("mount")?.context("mount, as server.mount asks")
+}
+
+/// A server without it is no worse for its clients.
+fn open_control(data_dir: &Path, mounts: &Mounts) -> Option<Control> {
+    match Control::open(data_dir, mounts.clone()) {
+        Ok(control) => Some(control),
+        Err(error) => {
+            tracing::warn!(%error, "no control socket: freezeframe mount cannot ask this server");
+            None
+        }
+    }
 }
 
 fn open_kafka(engine: &Arc<Engine>, options: KafkaOptions) -> anyhow::Result<Arc<Kafka>> {
@@ -215,6 +270,13 @@ impl Running {
             self.kafka.close();
         }
         self.housekeeping.abort();
+        if let Some(control) = &self.control {
+            control.close();
+        }
+        let mounts = self.mounts;
+        if let Err(error) = tokio::task::spawn_blocking(move || mounts.close()).await {
+            tracing::error!(%error, "mounts were not taken away in order");
+        }
         let engine = self.engine;
         let closed = tokio::task::spawn_blocking(move || engine.close()).await;
         if let Err(error) = closed {

@@ -45,6 +45,8 @@ pub struct Config {
     pub kafka: Listen,
     /// Where it listens for its operators.
     pub http: Listen,
+    /// Where it mounts its tree.
+    pub mounts: Vec<PathBuf>,
     /// Where it was asked to listen for ZooKeeper's clients. This version does not serve them.
     pub zookeeper: Listen,
     /// The engine; its catalog's directory follows from `data_dir`.
@@ -126,6 +128,7 @@ fn bare() -> Config {
         kafka: Listen::Off,
         http: Listen::Off,
         zookeeper: Listen::Off,
+        mounts: Vec::new(),
         engine: EngineOptions::default(),
         kafka_face: KafkaOptions::default(),
         warnings: Vec::new(),

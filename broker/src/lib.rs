@@ -9,6 +9,7 @@ mod admin;
 mod api;
 mod broker;
 mod config;
+pub mod control;
 mod descriptors;
 mod listen;
 pub mod logging;

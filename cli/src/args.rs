@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, consume, cut, demo, groups, inspect, ls, pins, produce, serve, stat,
-    topics,
+    cat, check, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins, produce,
+    serve, stat, topics,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -64,10 +64,16 @@ pub(crate) enum Command {
     Stat(stat::Args),
     /// Say where every partition ends at one moment.
     Cut(cut::Args),
+    /// Say what differs between two moments.
+    Diff(diff::Args),
     /// List, set and remove pins: moments that are kept, whatever retention says.
     Pins(pins::Args),
-    /// List and describe consumer groups, now or as of a moment.
+    /// List and describe consumer groups, now or as of a moment, and set them to one.
     Groups(groups::Args),
+    /// Mount the tree of topics and files at a directory, or list what is mounted.
+    Mount(mount::Args),
+    /// Take a mount away.
+    Umount(mount::UmountArgs),
     /// Read a data directory from end to end, and say whether all is well.
     Check(check::Args),
     /// Print what is in files of a data directory.
@@ -104,6 +110,14 @@ mod tests {
             "cat",
             "cut",
             "cut --at soon",
+            "cut --at s5..s6",
+            "diff",
+            "diff s5 s6..s7",
+            "diff soon now",
+            "groups seek",
+            "groups seek g",
+            "groups seek g --at s5..s6",
+            "groups restore g --at u5",
             "consume a --at s5 --follow",
             "produce a/b",
             "topics create a --config novalue",
@@ -116,6 +130,8 @@ mod tests {
             "pins set p --at s5 --for 0s",
             "pins remove",
             "serve --set novalue",
+            "umount",
+            "mount a b",
             "check",
             "check a --public-key b",
             "inspect",

@@ -6,6 +6,9 @@
 //! What Kafka's wire can say is said there instead: a topic as of a moment is a topic of another name
 //! ([`moment_topic`]).
 
+mod diff;
+mod groups;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -15,11 +18,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Client, ClientError};
 
+pub use diff::{Both, Change, DiffAsk, DiffPage, OffsetThen};
+pub use groups::{GroupSet, GroupState, GroupsAnswer, MemberThen, Membership, OffsetSet, Skipped};
+
 /// The key of our own API: "FF".
 pub const API_KEY: i16 = i16::from_be_bytes(*b"FF");
 
-/// How long a server may wait until the moment of a pin is final; its own patience is shorter as a rule.
-const PIN_WAIT: Duration = Duration::from_secs(60);
+/// How long a server may wait until a moment is final where it is not told; its own patience is shorter
+/// as a rule.
+const SERVER_WAIT: Duration = Duration::from_secs(60);
 
 /// The name under which a topic's past is read over Kafka's wire, in characters that every client
 /// accepts.
@@ -91,8 +98,13 @@ enum Answer<T> {
 /// A cut: where each partition ends at one moment, and what the answer is worth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutAnswer {
-    /// The moment that was answered for.
+    /// The moment that was answered for, with all that was left open when it was asked.
     pub at: String,
+    /// What it gives of each partition: `prefix`, all up to an offset.
+    pub kind: String,
+    /// Whether it holds, with an event, all that happened before it: by system time, and not by user
+    /// time.
+    pub closed: bool,
     /// How far the server can answer for.
     pub frontier: Stamp,
     /// By how much the server's clocks may differ.
@@ -231,6 +243,9 @@ pub struct Refusal {
     /// How far it can answer for.
     #[serde(default)]
     pub frontier: Option<Stamp>,
+    /// When to ask again, in milliseconds, if that would help.
+    #[serde(default)]
+    pub retry_ms: Option<u64>,
 }
 
 /// The kinds of refusal.
@@ -259,6 +274,12 @@ pub enum RefusalCode {
     TooManyPins,
     /// There is no such pin.
     UnknownPin,
+    /// The group was not there at that moment, or has committed nothing.
+    UnknownGroup,
+    /// The group has members, so its offsets cannot be set.
+    GroupActive,
+    /// The group is being changed by somebody else.
+    GroupBusy,
     /// The server has a fault.
     Internal,
     /// A kind that this library does not know.
@@ -280,7 +301,8 @@ impl fmt::Display for Refusal {
 }
 
 impl Client {
-    /// Where each partition of `topics`, or of all topics, ends at `at`.
+    /// Where each partition of `topics`, or of all topics, ends at `at`. By user time, that is the first
+    /// record at or after it, as known when the answer says.
     ///
     /// # Errors
     /// [`ClientError::NotFreezeframe`], [`ClientError::History`] and others.
@@ -331,7 +353,7 @@ impl Client {
     ) -> Result<Pin, ClientError> {
         let for_ms = u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX);
         let question = Question::Pin { name, at: at.to_string(), for_ms, topics };
-        let PinAnswer { pin } = self.question(question, PIN_WAIT).await?;
+        let PinAnswer { pin } = self.question(question, SERVER_WAIT).await?;
         Ok(pin)
     }
 
@@ -352,13 +374,16 @@ impl Client {
         Ok(pins)
     }
 
-    pub(crate) async fn question<T: for<'de> Deserialize<'de>>(
+    /// Puts a question, an object with a field `op`, and reads the answer.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn question<T: for<'de> Deserialize<'de>>(
         &mut self,
         question: impl Serialize,
         server_wait: Duration,
     ) -> Result<T, ClientError> {
-        let document =
-            serde_json::to_vec(&question).expect("a question has only text and numbers in it");
+        let document = serde_json::to_vec(&question).expect("a question can be written as JSON");
         let answer = match self.ask(API_KEY, &document, server_wait).await {
             Err(ClientError::Closed { address, .. }) => {
                 // Gone, or does it only not know the question?
@@ -439,7 +464,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_out_as_it_went_in() {
-        let text = r#"{"at":"s5","frontier":"sh0000000000050001","skew_ms":500,"durable":true,"hash":"00112233445566778899aabbccddeeff","partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"durable":true,"hash":"00112233445566778899aabbccddeeff","partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
         let Answer::Given(cut) = serde_json::from_str::<Answer<CutAnswer>>(text).unwrap() else {
             panic!("it was given")
         };

@@ -20,7 +20,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use kafka_protocol::messages::ApiKey;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::answer::Chunk;
@@ -30,6 +30,7 @@ use crate::file_run::{LoadError, load_first};
 use crate::frame_memory::{FrameBuffer, LARGE_BYTES_MIN};
 use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, header, route};
+use crate::stream::Stream;
 use crate::{apis, routes};
 
 /// What is read at once while frames are small: they lie together in blocks of about this.
@@ -78,7 +79,9 @@ pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Re
         let (kafka, stop) = (Arc::clone(&kafka), stop.clone());
         connections.spawn(async move {
             let _place = place;
-            if let Err(error) = Connection::run(kafka, stream, peer, stop).await {
+            let local = stream.set_nodelay(true).and_then(|()| stream.local_addr());
+            let run = async { Connection::run(kafka, stream, (peer, local?), stop).await };
+            if let Err(error) = run.await {
                 error.report(peer);
             }
         });
@@ -87,6 +90,19 @@ pub async fn serve(kafka: Arc<Kafka>, listener: TcpListener, mut stop: watch::Re
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
         connections.shutdown().await;
+    }
+}
+
+/// Serves one connection that was made elsewhere, from `peer` to `local`, until either side or `stop`
+/// ends it.
+pub async fn serve_stream(
+    kafka: Arc<Kafka>,
+    stream: impl Stream,
+    (peer, local): (SocketAddr, SocketAddr),
+    stop: watch::Receiver<bool>,
+) {
+    if let Err(error) = Connection::run(kafka, stream, (peer, local), stop).await {
+        error.report(peer);
     }
 }
 
@@ -197,7 +213,7 @@ impl Reader {
     async fn next(
         &mut self,
         kafka: &Kafka,
-        stream: &TcpStream,
+        stream: &impl Stream,
         busy: bool,
     ) -> Result<Option<Frame>, ConnectionError> {
         loop {
@@ -330,9 +346,9 @@ impl Reader {
     }
 }
 
-struct Connection {
+struct Connection<S> {
     kafka: Arc<Kafka>,
-    stream: TcpStream,
+    stream: S,
     peer: SocketAddr,
     local: SocketAddr,
     gate: Arc<tokio::sync::Mutex<()>>,
@@ -340,15 +356,13 @@ struct Connection {
 
 type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Served> + Send>>>;
 
-impl Connection {
+impl<S: Stream> Connection<S> {
     async fn run(
         kafka: Arc<Kafka>,
-        stream: TcpStream,
-        peer: SocketAddr,
+        stream: S,
+        (peer, local): (SocketAddr, SocketAddr),
         mut stop: watch::Receiver<bool>,
     ) -> Result<(), ConnectionError> {
-        stream.set_nodelay(true)?;
-        let local = stream.local_addr()?;
         let connection = Connection { kafka, stream, peer, local, gate: Arc::default() };
         let mut reader = Reader::default();
         let mut in_flight = InFlight::new();

@@ -24,6 +24,7 @@ mod groups;
 mod members;
 mod moment;
 mod pins;
+mod plugins;
 mod refusal;
 #[cfg(test)]
 mod rig;
@@ -98,6 +99,11 @@ async fn dispatch(kafka: &Arc<Kafka>, mut document: Value) -> Result<Value, Refu
         "pin" => pins::pin(kafka, read(document)?).await,
         "unpin" => pins::unpin(kafka, read(document)?).await,
         "pins" => pins::pins(kafka, read(document)?),
+        "plugins" => plugins::plugins(kafka, read(document)?),
+        "plugin-add" => plugins::add(kafka, read(document)?).await,
+        "plugin-remove" => plugins::remove(kafka, read(document)?).await,
+        "plugin-test" => plugins::test(kafka, read(document)?),
+        "user-times" => plugins::user_times(kafka, read(document)?).await,
         _ => more(kafka, &op, document).await,
     }
 }

@@ -21,10 +21,12 @@ mod metrics;
 mod moments;
 mod rot;
 mod routes;
+mod stream;
 mod trim;
 
 pub use crate::core::{Address, Kafka, KafkaOptions};
-pub use conn::serve;
+pub use conn::{serve, serve_stream};
 pub use extension::{Answering, MoreOps, Refusal, ask};
 pub use format::KafkaFormat;
 pub use metrics::Metrics;
+pub use stream::Stream;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plots what `freezeframe-bench storage` found: plot.py RESULTS.json DIRECTORY writes one SVG an experiment.
+"""Plots what `freezeframe-bench storage` or `time` found: plot.py RESULTS.json DIRECTORY writes one SVG an experiment.
 
 The points are medians of rounds, and the bars reach from the lowest round to the highest, unless a plot says
 otherwise. What the paper on FFFS (Song et al., "The Freeze-Frame File System", SoCC 2016) published is drawn in grey:
@@ -251,7 +251,44 @@ def f35(found):
     return drawing
 
 
-PLOTS = [f28, sustained, f29, f32, f33, group, f14, start, seek, f34, f35]
+def cut(found):
+    drawing, (axes,) = figure("A cut across all partitions, inside of the engine", 1)
+    drawing.set_size_inches(6, 3.5)
+    found.lines(axes, "p50_ms")
+    axes.axhline(5, color="tab:red", linestyle=":", label="to reach at 10,000: 5 ms")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("partitions")
+    axes.set_ylabel("ms")
+    return drawing
+
+
+def seek_user(found):
+    drawing, both = figure("Finding a moment in one long history", 2)
+    for axes, key, title in ((both[0], "p50_ns", "median"), (both[1], "p99_ns", "99th percentile")):
+        found.lines(axes, key)
+        axes.axhline(10_000, color="tab:red", linestyle=":", label="to reach: 10 µs")
+        axes.set_xscale("log")
+        axes.set_xlabel("batches in the history")
+        rate_axis(axes, "ns")
+        axes.set_title(title, fontsize=9)
+    return drawing
+
+
+def f37(found):
+    drawing, (rate, cost) = figure("F37 (figure 2): readers at as many moments, at once", 2)
+    found.lines(rate, "mb_per_s")
+    rate_axis(rate, "MB/s, all readers together")
+    found.lines(cost, "broker_cpu_s_per_gb")
+    rate_axis(cost, "broker CPU s/GB")
+    for axes in (rate, cost):
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_xlabel("readers")
+    return drawing
+
+
+PLOTS = [f28, sustained, f29, f32, f33, group, f14, start, seek, f34, f35, cut, seek_user, f37]
 
 
 def main(results, directory):

@@ -5,7 +5,7 @@
 #
 # DIR is on the disk to measure (default: a directory beside the build); what is written there is removed again.
 # Results go to results/storage.json, plots to *.svg, both beside this script. matplotlib is installed into .venv
-# beside it if it is not there yet. `plots.sh --plot-only` plots the results that are there.
+# beside it if it is not there yet. `plots.sh --plot-only` plots the results that are there, also those of time.sh.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -25,4 +25,6 @@ if ! "$python" -c 'import matplotlib' 2>/dev/null; then
     python3 -m venv "$here/.venv"
     "$here/.venv/bin/pip" install --quiet 'matplotlib>=3.9,<4'
 fi
-exec "$python" "$here/plot.py" "$results" "$here"
+for results in "$here"/results/*.json; do
+    "$python" "$here/plot.py" "$results" "$here"
+done

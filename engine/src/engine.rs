@@ -148,6 +148,8 @@ pub struct Engine {
     producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     applier: Mutex<Option<mpsc::Sender<Applying>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// What waits to be applied, where no thread does it.
+    by_hand: Mutex<Option<mpsc::Receiver<Applying>>>,
 }
 
 /// Remembers again what producers wrote last.
@@ -227,7 +229,7 @@ impl Engine {
             move || told.notify_waiters(),
         )?;
         let store = Arc::new(store);
-        if !options.storage.tended_by_hand {
+        if !options.storage.tended_by_hand && !options.storage.driven_by_hand {
             store.tend_in_background(options.signing_key.clone()).map_err(OpenError::Disk)?;
         }
         let shared = Arc::new(Shared {
@@ -264,6 +266,7 @@ impl Engine {
             producer_ids: tokio::sync::Mutex::new(below..below),
             applier: Mutex::new(None),
             thread: Mutex::new(None),
+            by_hand: Mutex::new(None),
         };
         engine.start_applier().map_err(OpenError::Disk)?;
         Ok(engine)
@@ -271,33 +274,32 @@ impl Engine {
 
     fn start_applier(&self) -> std::io::Result<()> {
         let (sender, receiver) = mpsc::channel::<Applying>();
+        *self.applier.lock() = Some(sender);
+        if self.options.storage.driven_by_hand {
+            *self.by_hand.lock() = Some(receiver);
+            return Ok(());
+        }
         let shared = Arc::clone(&self.shared);
         let logs = self.store.log_source();
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
             for applying in receiver {
-                let Applying { event, stamp, position, done, changing } = applying;
-                let result = match shared.failed.get() {
-                    Some(why) => Err(EngineError::Disk(Arc::clone(why))),
-                    None => apply(&shared, &event, stamp, position, &*logs),
-                };
-                match &result {
-                    Ok(()) => shared.applied.store(stamp.bits(), Ordering::Release),
-                    Err(error) => {
-                        let why: Arc<str> = format!("{error}; restart the service").into();
-                        if shared.failed.set(why).is_ok() {
-                            tracing::error!(%error, "an event cannot be applied; no more are taken");
-                        }
-                    }
-                }
-                drop(changing);
-                shared.advanced.notify_waiters();
-                // Whoever asked may have gone away; the change stays.
-                let _ = done.send(result.map(|()| stamp));
+                make_true(&shared, applying, &*logs);
             }
         })?;
-        *self.applier.lock() = Some(sender);
         *self.thread.lock() = Some(thread);
         Ok(())
+    }
+
+    /// Applies the events that wait where no thread does; whether there were any.
+    pub(crate) fn apply_by_hand(&self) -> bool {
+        let receiver = self.by_hand.lock();
+        let Some(receiver) = receiver.as_ref() else { return false };
+        let (logs, mut any) = (self.store.log_source(), false);
+        for applying in receiver.try_iter() {
+            make_true(&self.shared, applying, &*logs);
+            any = true;
+        }
+        any
     }
 
     /// The settings that topics get which say nothing themselves.
@@ -339,6 +341,7 @@ impl Engine {
     pub fn close(&self) {
         self.files.close();
         self.store.close();
+        self.apply_by_hand();
         self.applier.lock().take();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
@@ -383,8 +386,8 @@ impl Engine {
         check_topic_name(name)?;
         self.check_partition_count(partitions)?;
         let config = TopicConfig::new(configs)?;
-        self.check_plugin(&config, None)?;
         let changing = Arc::clone(&self.changing).lock_owned().await;
+        self.check_plugin(&config, None)?;
         if self.topic(name).is_some() {
             return Err(EngineError::TopicExists(name.to_owned()));
         }
@@ -515,12 +518,12 @@ impl Engine {
                 return Err(EngineError::Pinned { pin, at, topic, partition });
             }
             let (store, log) = (Arc::clone(&self.store), held.log.id);
-            let given_up = tokio::task::spawn_blocking(move || {
+            self.on_a_thread(move || {
                 // Held until the horizon is on stable storage, whoever goes away meanwhile.
                 let _changing = changing;
-                store.give_up(&[(log, before)])
-            });
-            given_up.await.map_err(|error| EngineError::Disk(error.to_string().into()))??;
+                Ok(store.give_up(&[(log, before)])?)
+            })
+            .await?;
         }
         Ok(held.start())
     }
@@ -640,13 +643,7 @@ impl Engine {
         applied.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
     }
 
-    /// [`Engine::change`], on a thread that may wait.
-    pub(crate) fn change_here(&self, event: Event) -> Result<Hlc, EngineError> {
-        let applied = self.begin_change(event, None)?.blocking_recv();
-        applied.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
-    }
-
-    fn begin_change(
+    pub(crate) fn begin_change(
         &self,
         event: Event,
         changing: Option<OwnedMutexGuard<()>>,
@@ -769,6 +766,28 @@ pub(crate) fn flatten(error: AppendError<EngineError>) -> EngineError {
         AppendError::Disk(why) => EngineError::Disk(why),
         AppendError::Stopped(why) => EngineError::Stopping(why),
     }
+}
+
+/// Applies an event, and tells whoever asked for it.
+fn make_true(shared: &Shared, applying: Applying, logs: &dyn Fn(LogId) -> Arc<storage::Log>) {
+    let Applying { event, stamp, position, done, changing } = applying;
+    let result = match shared.failed.get() {
+        Some(why) => Err(EngineError::Disk(Arc::clone(why))),
+        None => apply(shared, &event, stamp, position, logs),
+    };
+    match &result {
+        Ok(()) => shared.applied.store(stamp.bits(), Ordering::Release),
+        Err(error) => {
+            let why: Arc<str> = format!("{error}; restart the service").into();
+            if shared.failed.set(why).is_ok() {
+                tracing::error!(%error, "an event cannot be applied; no more are taken");
+            }
+        }
+    }
+    drop(changing);
+    shared.advanced.notify_waiters();
+    // Whoever asked may have gone away; the change stays.
+    let _ = done.send(result.map(|()| stamp));
 }
 
 fn apply(

@@ -22,7 +22,6 @@ use storage::{Log, Offset};
 use crate::engine::{Engine, Events};
 use crate::error::EngineError;
 use crate::groups::Groups;
-use crate::housekeeping::on_a_thread;
 use crate::namespace::GROUPS_LOG;
 use crate::namespace::event::Event;
 use crate::pins::ChangesHeld;
@@ -76,7 +75,7 @@ impl Engine {
         // No pin is set at a moment before the horizon while it moves.
         let held = self.hold_changes().await;
         let engine = Arc::clone(self);
-        on_a_thread(move || engine.give_up_groups_now(held)).await
+        self.on_a_thread(move || engine.give_up_groups_now(held)).await
     }
 
     fn give_up_groups_now(&self, held: ChangesHeld) -> Result<bool, EngineError> {

@@ -113,7 +113,7 @@ impl Engine {
         // Pins stay as they are from the decision until the horizon is on stable storage.
         let held = self.hold_changes().await;
         let engine = Arc::clone(self);
-        on_a_thread(move || {
+        self.on_a_thread(move || {
             let given_up = engine.give_up_now();
             drop(held);
             given_up
@@ -181,7 +181,7 @@ impl Engine {
     /// The disk fails.
     pub async fn free(self: &Arc<Engine>) -> Result<Freed, EngineError> {
         let engine = Arc::clone(self);
-        on_a_thread(move || Ok(engine.store.free()?)).await
+        self.on_a_thread(move || Ok(engine.store.free()?)).await
     }
 
     /// Compacts the partitions that are due, and seals the open segment if it is; how many partitions
@@ -192,7 +192,7 @@ impl Engine {
     /// nothing for the others.
     pub async fn compact_due(self: &Arc<Engine>) -> Result<usize, EngineError> {
         let engine = Arc::clone(self);
-        on_a_thread(move || {
+        self.on_a_thread(move || {
             engine.seal_old();
             let (mut count, mut round) = (0, engine.troubles.round("compact"));
             for topic in engine.topics() {
@@ -214,7 +214,7 @@ impl Engine {
     /// The store has stopped.
     pub async fn seal(self: &Arc<Engine>) -> Result<(), EngineError> {
         let engine = Arc::clone(self);
-        on_a_thread(move || {
+        self.on_a_thread(move || {
             engine.store.seal();
             // Behind everything that was queued before it, and the sealing.
             Ok(engine.store.sync()?)
@@ -228,7 +228,7 @@ impl Engine {
     /// The disk fails; what was not done is tried again.
     pub async fn tend(self: &Arc<Engine>) -> Result<(), EngineError> {
         let engine = Arc::clone(self);
-        on_a_thread(move || Ok(engine.store.tend()?)).await
+        self.on_a_thread(move || Ok(engine.store.tend()?)).await
     }
 
     /// Seals the open segment once it has been open for longer than any topic allows.
@@ -271,7 +271,8 @@ impl Engine {
         let compacted = self.store.replace(log.id, due.until, &mut fill, &mut |compacted| {
             // Pins stay as they are from here until the horizon is on stable storage. One may have been
             // set meanwhile: what it holds stays as it is.
-            held = Some(Arc::clone(&self.changing).blocking_lock_owned());
+            let Some(lock) = self.hold_changes_here() else { return false };
+            held = Some(lock);
             let holds = self.holds(Some(&topic.id));
             holds.earliest.is_none_or(|hold| hold.at.bound() >= compacted.compacted_to)
         });
@@ -399,11 +400,4 @@ impl Iterator for Batches<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         self.try_next().transpose()
     }
-}
-
-pub(crate) async fn on_a_thread<T: Send + 'static>(
-    act: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
-) -> Result<T, EngineError> {
-    let done = tokio::task::spawn_blocking(act).await;
-    done.map_err(|error| EngineError::Disk(error.to_string().into()))?
 }

@@ -165,6 +165,21 @@ async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_fron
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
 }
 
+/// What is closed stays answered, also by a clock that was set back so far that it issues nothing.
+#[tokio::test]
+async fn a_wall_clock_that_was_set_back_does_not_make_the_past_a_future() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    rig.pass(60_000);
+    let closed = rig.now();
+    let before = rig.engine.cut(closed, None, NOW).await.unwrap();
+    rig.clock.step_to(SysTime(START));
+    let patience = When::Wait(Duration::from_secs(5));
+    let after = rig.engine.cut(closed, None, patience).await.unwrap();
+    assert_eq!((after.at, after.hash), (before.at, before.hash));
+}
+
 #[tokio::test]
 async fn history_that_was_given_up_is_an_error_that_names_each_partition_and_its_earliest_moment() {
     let rig = Rig::new();

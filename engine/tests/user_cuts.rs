@@ -1,6 +1,8 @@
 //! Cuts by user time, and as known at a moment (TIME.md 4), against a replay of all that was appended
 //! (F3, F9).
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod rig;
 
 use std::sync::Arc;

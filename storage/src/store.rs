@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use hlc::{ClockOptions, Cut, Hlc, UserTime, WallClock};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::data_file::DataFile;
 use crate::disk::Disk;
@@ -55,6 +55,9 @@ pub struct Options {
     /// Whether indexing and filing wait for [`Store::tend`], and are not done by a thread of their own.
     /// A run of a test replays only so.
     pub tended_by_hand: bool,
+    /// Whether no thread is started at all, and everything waits for [`Store::turn`], tending for
+    /// [`Store::tend`]: a simulation decides what comes when.
+    pub driven_by_hand: bool,
     /// Whether a proof is written for each sealed segment.
     pub proofs: bool,
     /// How far clocks may be wrong.
@@ -70,6 +73,7 @@ impl Default for Options {
             tail_bytes_max: 64 << 20,
             index_bytes_max: 32 << 20,
             tended_by_hand: false,
+            driven_by_hand: false,
             proofs: true,
             clock: ClockOptions::default(),
         }
@@ -317,6 +321,8 @@ pub struct Store<S: Stage> {
     shared: Arc<Shared<S>>,
     timekeeper: Arc<Timekeeper>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The writer, where it has no thread.
+    by_hand: Mutex<Option<Writer<S>>>,
     /// How many bytes of torn tail recovery cut off.
     pub torn_bytes: u64,
 }
@@ -434,9 +440,15 @@ impl<S: Stage> Store<S> {
             shared,
             timekeeper,
             threads: Mutex::new(Vec::new()),
+            by_hand: Mutex::new(None),
             torn_bytes: recovered.torn_bytes,
         };
-        store.spawn(writer, keeper, options.tended_by_hand)?;
+        if options.driven_by_hand {
+            store.timekeeper.keep_by_hand(keeper);
+            *store.by_hand.lock() = Some(writer);
+        } else {
+            store.spawn(writer, keeper, options.tended_by_hand)?;
+        }
         Ok(store)
     }
 
@@ -444,10 +456,11 @@ impl<S: Stage> Store<S> {
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let mut threads = self.threads.lock();
         threads.push(thread("journal").spawn(move || writer.run())?);
+        let timekeeper = Arc::clone(&self.timekeeper);
         let keep = move || {
             // Writers wait for it: they must not wait for ever.
             let abort = AbortOnPanic;
-            keeper.run();
+            keeper.run(&timekeeper);
             std::mem::forget(abort);
         };
         threads.push(thread("bound").spawn(keep)?);
@@ -473,6 +486,13 @@ impl<S: Stage> Store<S> {
         };
         self.threads.lock().push(tender.spawn(run)?);
         Ok(())
+    }
+
+    /// Does what a store that is [driven by hand](Options::driven_by_hand) has to do now: writes one
+    /// group, and renews the clock's bound. Whether there was anything to do.
+    pub fn turn(&self) -> bool {
+        let wrote = self.by_hand.lock().as_mut().is_some_and(Writer::turn);
+        self.timekeeper.renew_by_hand() || wrote
     }
 
     /// The log `id`; empty if nothing was ever appended to it.
@@ -538,6 +558,7 @@ impl<S: Stage> Store<S> {
         };
         let (appends, durability) = (Vec::new(), Durability::Synced);
         self.push(Request { appends, durability, must_sync: true, done: Box::new(done) });
+        while self.turn() {}
         // The writer drops what it does not complete.
         let _ = synced.recv();
         let state = self.shared.queue.state.lock();
@@ -678,6 +699,10 @@ impl<S: Stage> Store<S> {
         self.shared.queue.state.lock().closing = true;
         self.shared.queue.filled.notify_all();
         self.shared.history.close();
+        let by_hand = self.by_hand.lock().take();
+        if let Some(writer) = by_hand {
+            writer.run();
+        }
         let threads = std::mem::take(&mut *self.threads.lock());
         let here = std::thread::current().id();
         if threads.iter().any(|thread| thread.thread().id() == here) {
@@ -824,13 +849,8 @@ impl<S: Stage> Writer<S> {
     fn run(mut self) {
         // A panic on this thread is an invariant lost: the process must not go on answering.
         let abort = AbortOnPanic;
-        while let Some((group, wants_seal)) = self.gather() {
-            if wants_seal && self.stopped().is_none() {
-                self.seal();
-            }
-            if !group.is_empty() {
-                self.serve(group);
-            }
+        while let Some(gathered) = self.gather() {
+            self.act(gathered);
         }
         // After a failed sync the next one says that all is well, and it is not.
         if self.stopped().is_none()
@@ -842,8 +862,28 @@ impl<S: Stage> Writer<S> {
         std::mem::forget(abort);
     }
 
+    /// Acts on what has gathered, and waits for nothing; whether there was anything.
+    fn turn(&mut self) -> bool {
+        let state = self.shared.queue.state.lock();
+        if state.requests.is_empty() && !state.wants_seal {
+            return false;
+        }
+        let gathered = take(state);
+        self.act(gathered);
+        true
+    }
+
+    fn act(&mut self, (group, wants_seal): Gathered<S>) {
+        if wants_seal && self.stopped().is_none() {
+            self.seal();
+        }
+        if !group.is_empty() {
+            self.serve(group);
+        }
+    }
+
     /// Waits for requests, and takes what has gathered.
-    fn gather(&self) -> Option<(Vec<Request<S>>, bool)> {
+    fn gather(&self) -> Option<Gathered<S>> {
         let queue = &self.shared.queue;
         let mut state = queue.state.lock();
         while state.requests.is_empty() && !state.wants_seal {
@@ -852,14 +892,7 @@ impl<S: Stage> Writer<S> {
             }
             queue.filled.wait(&mut state);
         }
-        let (mut group, mut bytes) = (Vec::new(), 0);
-        while bytes < GROUP_BYTES {
-            let Some(request) = state.requests.pop_front() else { break };
-            let sum = |append: &Append<S::Note>| append.payload.len() as u64;
-            bytes += request.appends.iter().map(sum).sum::<u64>();
-            group.push(request);
-        }
-        Some((group, std::mem::take(&mut state.wants_seal)))
+        Some(take(state))
     }
 
     fn seal(&mut self) {
@@ -1020,6 +1053,20 @@ impl<S: Stage> Writer<S> {
             }
         }
     }
+}
+
+/// A group, and whether the segment in front of it is to be sealed.
+type Gathered<S> = (Vec<Request<S>>, bool);
+
+fn take<S: Stage>(mut state: MutexGuard<'_, QueueState<S>>) -> Gathered<S> {
+    let (mut group, mut bytes) = (Vec::new(), 0);
+    while bytes < GROUP_BYTES {
+        let Some(request) = state.requests.pop_front() else { break };
+        let sum = |append: &Append<S::Note>| append.payload.len() as u64;
+        bytes += request.appends.iter().map(sum).sum::<u64>();
+        group.push(request);
+    }
+    (group, std::mem::take(&mut state.wants_seal))
 }
 
 /// Gives a sealed segment to those who index it, once there are not too many.

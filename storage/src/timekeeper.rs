@@ -10,12 +10,12 @@
 //! nothing.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hlc::{Clock, ClockError, ClockOptions, Cut, Fence, Hlc, Reading, WallClock};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::disk::{Disk, DiskFile};
 
@@ -236,6 +236,8 @@ pub struct Timekeeper {
     wall: Arc<dyn WallClock>,
     options: ClockOptions,
     advanced: Advanced,
+    /// Who renews the bound where no thread does.
+    by_hand: OnceLock<Mutex<Keeper>>,
 }
 
 impl Timekeeper {
@@ -272,9 +274,20 @@ impl Timekeeper {
             wall,
             options,
             advanced,
+            by_hand: OnceLock::new(),
         });
-        let keeper = Keeper { file, manifest, timekeeper: Arc::clone(&timekeeper) };
-        Ok((timekeeper, keeper))
+        Ok((timekeeper, Keeper { file, manifest }))
+    }
+
+    /// From here on the bound is renewed where it is needed, and by [`Timekeeper::renew_by_hand`].
+    pub(crate) fn keep_by_hand(&self, keeper: Keeper) {
+        let _ = self.by_hand.set(Mutex::new(keeper));
+    }
+
+    /// Renews the bound if that is wanted and no thread does it; whether it was.
+    pub(crate) fn renew_by_hand(&self) -> bool {
+        let keeper = self.by_hand.get().filter(|_| self.is_renewing());
+        keeper.inspect(|keeper| keeper.lock().renew(self)).is_some()
     }
 
     /// Begins a group of appends: from here on the frontier stays below its stamps.
@@ -306,7 +319,13 @@ impl Timekeeper {
                     }
                     self.want_renewal(&mut state);
                     asked = true;
-                    self.changed.wait(&mut state);
+                    match self.by_hand.get() {
+                        // Not let go in between: whoever renews must not be missed.
+                        None => self.changed.wait(&mut state),
+                        Some(_) => {
+                            MutexGuard::unlocked(&mut state, || self.renew_by_hand());
+                        }
+                    }
                 }
                 Err(ClockError::Fenced(fence)) => return Err(TimeError::Fenced(fence)),
                 Err(ClockError::PeerAhead { .. }) => unreachable!("now() hears no peer"),
@@ -392,11 +411,10 @@ impl Timekeeper {
     }
 }
 
-/// Renews the bound, on a thread of its own.
+/// Renews the bound, on a thread of its own if not by hand.
 pub(crate) struct Keeper {
     file: BoundFile,
     manifest: Arc<AtomicU64>,
-    timekeeper: Arc<Timekeeper>,
 }
 
 impl Keeper {
@@ -405,48 +423,60 @@ impl Keeper {
     }
 
     /// Runs until [`Timekeeper::close`], then writes that the store was closed.
-    pub(crate) fn run(mut self) {
+    pub(crate) fn run(mut self, timekeeper: &Timekeeper) {
         loop {
-            let timekeeper = Arc::clone(&self.timekeeper);
             let mut state = timekeeper.state.lock();
             while state.renewal != Renewal::Wanted && !state.closing {
                 timekeeper.changed.wait(&mut state);
             }
-            if state.closing {
-                let (bound, synced_to) = (state.clock.last().next(), state.synced_to);
-                drop(state);
-                // The bound in force may lie ahead of every stamp; a clean end takes it back, so
-                // that the next start need not wait. It is the one fall that is safe: nothing at or
-                // above the new bound was given out, and nothing will be.
-                self.file.newest.bound = self.file.newest.bound.min(bound);
-                if let Err(error) = self.file.write(bound, (synced_to, self.manifest()), true) {
-                    tracing::warn!(%error, "the bound file was not closed; the next start waits a second");
-                }
-                return;
-            }
-            let due = state.clock.bound_due(timekeeper.wall.read());
-            let synced_to = state.synced_to;
-            let Some(bound) = due else {
-                state.renewal = Renewal::Idle;
-                timekeeper.changed.notify_all();
-                continue;
-            };
+            let closing = state.closing;
             drop(state);
-            let written = self.file.write(bound, (synced_to, self.manifest()), false);
-            let mut state = timekeeper.state.lock();
-            match written {
-                Ok(()) => {
-                    state.clock.extend_bound(bound);
-                    state.renewal = Renewal::Idle;
-                }
-                Err(error) => {
-                    tracing::error!(%error, "the clock's bound cannot be written");
-                    state.renewal = Renewal::Failed(error.to_string());
-                }
+            if closing {
+                return self.end(timekeeper);
             }
-            drop(state);
+            self.renew(timekeeper);
+        }
+    }
+
+    /// Puts a later bound on stable storage, if one is due.
+    fn renew(&mut self, timekeeper: &Timekeeper) {
+        let mut state = timekeeper.state.lock();
+        let due = state.clock.bound_due(timekeeper.wall.read());
+        let synced_to = state.synced_to;
+        let Some(bound) = due else {
+            state.renewal = Renewal::Idle;
             timekeeper.changed.notify_all();
-            (timekeeper.advanced)();
+            return;
+        };
+        drop(state);
+        let written = self.file.write(bound, (synced_to, self.manifest()), false);
+        let mut state = timekeeper.state.lock();
+        match written {
+            Ok(()) => {
+                state.clock.extend_bound(bound);
+                state.renewal = Renewal::Idle;
+            }
+            Err(error) => {
+                tracing::error!(%error, "the clock's bound cannot be written");
+                state.renewal = Renewal::Failed(error.to_string());
+            }
+        }
+        drop(state);
+        timekeeper.changed.notify_all();
+        (timekeeper.advanced)();
+    }
+
+    /// Writes that the store was closed.
+    fn end(&mut self, timekeeper: &Timekeeper) {
+        let state = timekeeper.state.lock();
+        let (bound, synced_to) = (state.clock.last().next(), state.synced_to);
+        drop(state);
+        // The bound in force may lie ahead of every stamp; a clean end takes it back, so that the next
+        // start need not wait. It is the one fall that is safe: nothing at or above the new bound was
+        // given out, and nothing will be.
+        self.file.newest.bound = self.file.newest.bound.min(bound);
+        if let Err(error) = self.file.write(bound, (synced_to, self.manifest()), true) {
+            tracing::warn!(%error, "the bound file was not closed; the next start waits a second");
         }
     }
 }
@@ -459,5 +489,8 @@ impl Timekeeper {
         state.synced_to = synced_to;
         drop(state);
         self.changed.notify_all();
+        if let Some(keeper) = self.by_hand.get() {
+            keeper.lock().end(self);
+        }
     }
 }

@@ -118,3 +118,22 @@ fn what_is_given_up_while_its_log_is_replaced_stays_given_up() {
         check(&Rig::open(&disk, options(), &manual_clock()).expect("it opens again"));
     }
 }
+
+/// What stands in front of a base for all that was given up has a stamp and an end, and no record.
+#[test]
+fn the_mark_in_front_of_a_base_is_found_by_nobody_who_looks_for_records() {
+    let disk = MemoryDisk::new();
+    let rig = rig(&disk);
+    let start = Offset(3);
+    rig.store.give_up(&[(LOG, start)]).expect("the disk is whole");
+    let mut fill = |emit: Emit<'_>| every_second(&rig, emit);
+    let replaced = rig.store.replace(LOG, until(&rig), &mut fill, &mut |_| true);
+    assert!(replaced.expect("it is replaced"));
+    let log = rig.store.log(LOG);
+    let latest = |until: Offset| {
+        let found = log.latest_by_user_time(start, until).expect("the disk is whole");
+        found.map(|piece| (piece.entry.base, piece.entry.count))
+    };
+    assert_eq!(latest(start), None);
+    assert_eq!(latest(Offset(4)), Some((start, 1)));
+}

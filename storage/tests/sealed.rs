@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use harness::{Rig, append, manual_clock};
 use hlc::{Cut, Hlc};
-use storage::disk::MemoryDisk;
-use storage::{Appended, Durability, LogId, Offset, Options};
+use storage::disk::{Disk, MemoryDisk};
+use storage::{Appended, Compacted, Durability, Emit, Kept, LogId, Offset, Options};
 
 fn options() -> Options {
     Options { tended_by_hand: true, proofs: false, tail_bytes_max: 0, ..Options::default() }
@@ -137,6 +137,33 @@ fn a_lost_index_is_made_anew_where_a_log_was_given_up_in_a_later_stretch() {
             assert_eq!(rig.read(LogId(2)).len(), 12);
         }
     }
+}
+
+/// An index that was made anew listed a log of which nothing is looked for in its stretch any more, the
+/// next one did not, and the check took that for damage.
+#[test]
+fn indexes_made_anew_agree_about_a_log_of_which_something_stands_in_for_the_beginning() {
+    let disk = MemoryDisk::new();
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    for log in [1, 2, 1, 2] {
+        put(&rig, log, b"payload");
+        seal(&rig);
+    }
+    let log = rig.store.log(LogId(1));
+    let (until, _) = rig.store.replaceable(log.id, Cut::ALL).unwrap();
+    let mut fill = |emit: Emit<'_>| {
+        let last = log.piece_at(Offset(1))?.expect("an entry");
+        let compacted_to = last.entry.stamp.next();
+        emit(Kept { entry: last.entry, payload: last.read()? })?;
+        Ok(Compacted { compacted_to, clean_to: until })
+    };
+    assert!(rig.store.replace(log.id, until, &mut fill, &mut |_| true).unwrap());
+    drop(rig);
+    let indexes = disk.names().into_iter().filter(|name| name.ends_with(".index"));
+    indexes.take(2).for_each(|name| disk.remove(&name).unwrap());
+    drop(Rig::open(&disk, options(), &manual_clock()).unwrap());
+    let report = storage::check::check(&disk, &mut |_| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
 }
 
 /// A store that had been closed said that all was synced, and gave up behind the end of its journal.

@@ -17,6 +17,7 @@ use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
+pub mod mount;
 pub mod wire;
 
 /// How long anything may take before a test calls it stuck.

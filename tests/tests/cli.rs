@@ -193,7 +193,8 @@ fn a_cut_as_json_has_exactly_its_keys_and_the_same_hash_whenever_it_is_asked_for
     let mut keys: Vec<&str> =
         first.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
-    assert_eq!(keys, ["at", "durable", "frontier", "hash", "partitions", "skew_ms"]);
+    let expected = ["at", "closed", "durable", "frontier", "hash", "kind", "partitions", "skew_ms"];
+    assert_eq!(keys, expected);
     assert_eq!((&first["at"], &first["durable"]), (&then.as_str().into(), &true.into()));
     assert!(first["skew_ms"].is_u64() && first["frontier"].is_string(), "{first}");
     let hash = first["hash"].as_str().expect("text");

@@ -64,6 +64,11 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.zookeeper = value.listen()?;
         Ok(())
     }),
+    setting("server.mount", "", |config, value| {
+        let directories = value.text().split(':').filter(|directory| !directory.is_empty());
+        config.mounts = directories.map(Into::into).collect();
+        Ok(())
+    }),
     setting("server.durability", "fsync", |config, value| {
         config.engine.storage.durability = match value.word(&["fsync", "os"])? {
             "os" => Durability::Written,

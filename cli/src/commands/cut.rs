@@ -15,11 +15,17 @@ use crate::table::Table;
 #[command(after_help = "\
 A cut says for every partition which offsets had been accepted before the
 moment. Its hash is the same whenever the same moment is asked for again.
+By system time it is causally closed: with a record, it holds all that happened
+before it. By user time (u…) it is not: it holds of each partition the prefix up
+to the first record of that time or later, of what was known at the system time
+after @, or at the moment that is printed.
+What differs between two moments is for freezeframe diff.
 
 Examples:
   freezeframe cut --at now
   freezeframe cut --at '5 minutes ago' --topic orders --topic payments
   freezeframe cut --at s1795252948259 --json
+  freezeframe cut --at u1795252948259@s1795252948259
   freezeframe cut --at now --when frontier      as far as the server can answer at once")]
 pub(crate) struct Args {
     /// The moment.
@@ -84,6 +90,7 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     let at = cut.at.parse().map_or_else(|_| cut.at.clone(), |ask| described(&ask));
     let durable = if cut.durable { "on stable storage" } else { "not yet on stable storage" };
     eprintln!("at {at}\nfrontier {}, clocks within {} ms, {durable}", cut.frontier, cut.skew_ms);
-    eprintln!("hash {}", cut.hash);
+    let closed = if cut.closed { "causally closed" } else { "not causally closed" };
+    eprintln!("hash {}\n{} of each partition, {closed}", cut.hash, cut.kind);
     Ok(())
 }

@@ -1,14 +1,14 @@
-//! `freezeframe groups`: consumer groups and what they have committed.
+//! `freezeframe groups`: consumer groups, who is in them, and what they have committed.
+
+mod set;
+mod then;
 
 use std::collections::BTreeMap;
 
-use anyhow::Context;
-use client::history::GroupThen;
 use client::{Client, ClientError, Committed, GroupDescription, OffsetAt};
 use serde::Serialize;
 
 use super::Server;
-use super::topics::stamp_date;
 use crate::moments::At;
 use crate::output::{Output, list};
 use crate::table::Table;
@@ -21,7 +21,9 @@ use crate::table::Table;
 Examples:
   freezeframe groups
   freezeframe groups describe billing
-  freezeframe groups describe billing --at '1 hour ago'   what it had committed then"
+  freezeframe groups describe billing --at '1 hour ago'   who was in it then, and what it had committed
+  freezeframe groups seek billing --at '1 hour ago' --dry-run
+  freezeframe groups restore billing --at 'yesterday 14:00'"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -44,11 +46,15 @@ Examples:
   freezeframe groups describe billing
   freezeframe groups describe billing --at s1795252948259 --json")]
     Describe(Describe),
+    /// Set a group to a moment: all its partitions at once.
+    Seek(set::Seek),
+    /// Set a group back to what it had committed at a moment.
+    Restore(set::Restore),
 }
 
 #[derive(Debug, clap::Args)]
 struct List {
-    /// The groups that had committed something at a moment.
+    /// The groups that were there at a moment.
     #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<At>,
     /// One JSON object a group and line.
@@ -60,7 +66,7 @@ struct List {
 struct Describe {
     /// The group.
     group: String,
-    /// What it had committed at a moment.
+    /// Who was in it at a moment, and what it had committed.
     #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<At>,
     /// One JSON object.
@@ -76,15 +82,17 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
         }
         GroupsCommand::List(List { at: Some(at), json }) => {
             at.announce();
-            list_then(&mut server.connect().await?, &at, json).await
+            then::list_then(&mut server.connect().await?, &at, json).await
         }
         GroupsCommand::Describe(Describe { group, at: None, json }) => {
             describe_now(&mut server.connect().await?, &group, json).await
         }
         GroupsCommand::Describe(Describe { group, at: Some(at), json }) => {
             at.announce();
-            describe_then(&mut server.connect().await?, &group, &at, json).await
+            then::describe_then(&mut server.connect().await?, &group, &at, json).await
         }
+        GroupsCommand::Seek(args) => set::seek(&args, server).await,
+        GroupsCommand::Restore(args) => set::restore(&args, server).await,
     }
 }
 
@@ -104,12 +112,6 @@ async fn list_now(client: &mut Client, json: bool) -> anyhow::Result<()> {
         (listed, [&*group.group, state, kind, protocol].map(str::to_owned))
     });
     list(json, &["group", "state", "kind", "protocol"], items)
-}
-
-async fn list_then(client: &mut Client, at: &At, json: bool) -> anyhow::Result<()> {
-    let then = client.offsets_at(Some(&at.moment()), None).await?;
-    let cells = |group: &GroupThen| [group.group.clone(), group.offsets.len().to_string()];
-    list(json, &["group", "partitions"], then.groups.iter().map(|group| (group, cells(group))))
 }
 
 /// One partition, as a group stands to it.
@@ -214,40 +216,6 @@ async fn fill_ends(client: &mut Client, reads: &mut [Reads]) -> anyhow::Result<(
         }
     }
     Ok(())
-}
-
-async fn describe_then(
-    client: &mut Client,
-    group: &str,
-    at: &At,
-    json: bool,
-) -> anyhow::Result<()> {
-    let then = client.offsets_at(Some(&at.moment()), Some(group)).await?;
-    let found = then
-        .groups
-        .iter()
-        .find(|found| found.group == group)
-        .with_context(|| format!("group {group} had committed nothing at {}", at.ask))?;
-    let mut output = Output::lock();
-    if json {
-        output.json(found)?;
-    } else {
-        output.table(&committed_then(found))?;
-    }
-    Ok(output.flush()?)
-}
-
-fn committed_then(group: &GroupThen) -> Table {
-    let mut table = Table::new(&["topic", "partition", "committed", "when"]);
-    for offset in &group.offsets {
-        table.row([
-            offset.topic.clone(),
-            offset.partition.to_string(),
-            offset.offset.to_string(),
-            stamp_date(offset.committed),
-        ]);
-    }
-    table
 }
 
 #[cfg(test)]

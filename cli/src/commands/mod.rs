@@ -11,9 +11,11 @@ pub(crate) mod completions;
 pub(crate) mod consume;
 pub(crate) mod cut;
 pub(crate) mod demo;
+pub(crate) mod diff;
 pub(crate) mod groups;
 pub(crate) mod inspect;
 pub(crate) mod ls;
+pub(crate) mod mount;
 pub(crate) mod pins;
 pub(crate) mod produce;
 pub(crate) mod serve;
@@ -25,6 +27,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let server = Server { bootstrap: cli.bootstrap };
     match cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => mount::umount(&args),
         Command::Check(args) => check::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Demo(args) => as_client(demo::run(args)),
@@ -36,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Cat(args) => as_client(cat::run(args, &server)),
         Command::Stat(args) => as_client(stat::run(args, &server)),
         Command::Cut(args) => as_client(cut::run(args, &server)),
+        Command::Diff(args) => as_client(diff::run(args, &server)),
         Command::Pins(args) => as_client(pins::run(args, &server)),
         Command::Groups(args) => as_client(groups::run(args, &server)),
     }

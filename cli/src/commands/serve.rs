@@ -23,6 +23,7 @@ Examples:
   freezeframe serve
   freezeframe serve --data-dir /var/lib/freezeframe --kafka 0.0.0.0:9092 --http 127.0.0.1:8080
   freezeframe serve --set advertised.listeners=PLAINTEXT://kafka.example:9092
+  freezeframe serve --data-dir /var/lib/freezeframe --mount /mnt/frames
   freezeframe serve --config freezeframe.toml --set num.partitions=3 --set log.retention.hours=24
 
 A file:
@@ -46,6 +47,9 @@ pub(crate) struct Args {
     /// Where to answer operators: /healthz, /readyz, /metrics, /clock/confirm [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
+    /// Mount the tree of topics and files at an empty directory. May be given more than once
+    #[arg(long, value_name = "DIR")]
+    mount: Vec<String>,
     /// When a write that asks for it counts as safe [default: fsync]
     #[arg(long, value_enum)]
     durability: Option<DurabilityArg>,
@@ -106,12 +110,14 @@ impl Args {
             DurabilityArg::Fsync => "fsync".to_owned(),
             DurabilityArg::Os => "os".to_owned(),
         });
+        let mounts = Some(self.mount.join(":")).filter(|mounts| !mounts.is_empty());
         let flags = [
             ("--data-dir", "server.data-dir", self.data_dir),
             ("--kafka", "server.kafka", self.kafka),
             ("--zookeeper", "server.zookeeper", self.zookeeper),
             ("--http", "server.http", self.http),
             ("--durability", "server.durability", durability),
+            ("--mount", "server.mount", mounts),
         ];
         let given = flags.into_iter().filter_map(|(flag, key, value)| Some((flag, key, value?)));
         Sources { file: self.config, variables, flags: given.collect(), set: self.set }
@@ -143,6 +149,8 @@ mod tests {
             (config.kafka.to_string(), config.http.to_string()),
             ("h:1".into(), "off".into())
         );
+        let config = load(&["--mount", "/a", "--mount", "/b"]);
+        assert_eq!(config.mounts, [PathBuf::from("/a"), PathBuf::from("/b")]);
         let config = load(&["--durability", "os", "--set", "num.partitions=3"]);
         assert_eq!(config.engine.storage.durability, storage::Durability::Written);
         assert_eq!(config.kafka_face.partitions, 3);

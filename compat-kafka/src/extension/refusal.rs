@@ -56,8 +56,10 @@ impl From<SeekError> for Refusal {
 
 impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Refusal {
-        let code = match error {
+        let code = match &error {
             EngineError::Fenced(_) => "fenced",
+            EngineError::UserTime(_) => "bad_plugin",
+            EngineError::OffsetOutOfRange { .. } => "out_of_range",
             _ => "internal",
         };
         Refusal::new(code, error.to_string())

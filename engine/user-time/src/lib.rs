@@ -84,6 +84,11 @@ impl Extractor {
         Ok(Extractor { spec, plugin })
     }
 
+    /// An extractor that asks `plugin`.
+    pub fn with_plugin(spec: Spec, plugin: Plugin) -> Extractor {
+        Extractor { spec, plugin: Some(plugin) }
+    }
+
     /// What it was made of.
     pub fn spec(&self) -> &Spec {
         &self.spec

@@ -25,7 +25,7 @@ use wasmi::{
 use crate::ExtractError;
 
 /// The longest module.
-pub const MODULE_BYTES_MAX: usize = 512 << 10;
+pub const MODULE_BYTES_MAX: usize = 480 << 10;
 /// The most memory that a module may have.
 const MEMORY_BYTES_MAX: usize = 16 << 20;
 const TABLE_ELEMENTS_MAX: usize = 1 << 16;

@@ -5,9 +5,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use engine::files::{FileAttributes, FileKind, FileTime};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
+use crate::tree::{Kind, Stat};
+
 /// How long the kernel may believe what it knows of files: their changes come through it, and other
 /// mounts are told.
 pub(super) const FILES_TTL: Duration = Duration::from_secs(60);
+
+/// How long it may believe what it knows of a moment: that does not change. A year.
+pub(super) const PAST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long it may believe what it knows of topics and groups, which change without it.
+pub(super) const PRESENT_TTL: Duration = Duration::ZERO;
 
 /// Files are said to be read and written best in pieces of this many bytes.
 const BLOCK_BYTES: u32 = 128 << 10;
@@ -24,19 +31,20 @@ fn system_time(time: FileTime) -> SystemTime {
 }
 
 /// A time that was asked for; `None` for the time of the change.
+///
+/// `fuser` hands on a time before 1970 with its nanoseconds taken away instead of added; here they are
+/// what they were.
 pub(super) fn file_time(time: TimeOrNow) -> Option<FileTime> {
     let TimeOrNow::SpecificTime(time) = time else { return None };
     Some(match time.duration_since(UNIX_EPOCH) {
         Ok(since) => {
-            FileTime { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+            let seconds = 0_i64.saturating_add_unsigned(since.as_secs());
+            FileTime { seconds, nanoseconds: since.subsec_nanos() }
         }
         Err(before) => {
             let before = before.duration();
-            let (seconds, nanoseconds) = (before.as_secs() as i64, before.subsec_nanos());
-            match nanoseconds {
-                0 => FileTime { seconds: -seconds, nanoseconds },
-                _ => FileTime { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
-            }
+            let seconds = 0_i64.saturating_sub_unsigned(before.as_secs());
+            FileTime { seconds, nanoseconds: before.subsec_nanos() }
         }
     })
 }
@@ -54,7 +62,38 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// What the kernel knows of the node `node`.
+/// What the kernel knows of the node `number`, which cannot be changed.
+pub(super) fn read_only(number: u64, stat: &Stat) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        size: stat.size,
+        blocks: stat.blocks,
+        atime: system_time(stat.accessed),
+        mtime: system_time(stat.modified),
+        ctime: system_time(stat.changed),
+        crtime: system_time(stat.created),
+        kind: kind_type(stat.kind),
+        perm: (stat.mode & 0o7777) as u16,
+        nlink: stat.links,
+        uid: stat.owner.0,
+        gid: stat.owner.1,
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// What a node of the tree is.
+pub(super) fn kind_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::File => FileType::RegularFile,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Other(kind) => file_type(kind),
+    }
+}
+
+/// What the kernel knows of the file `node`.
 pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(node),
@@ -77,13 +116,8 @@ pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
 
 /// What stands for a name that is not there: the kernel remembers that too.
 pub(super) fn absent() -> FileAttr {
-    directory(0)
-}
-
-/// A directory that is always there, and nobody's.
-pub(super) fn directory(node: u64) -> FileAttr {
     FileAttr {
-        ino: INodeNo(node),
+        ino: INodeNo(0),
         size: 0,
         blocks: 0,
         atime: UNIX_EPOCH,
@@ -91,8 +125,8 @@ pub(super) fn directory(node: u64) -> FileAttr {
         ctime: UNIX_EPOCH,
         crtime: UNIX_EPOCH,
         kind: FileType::Directory,
-        perm: 0o555,
-        nlink: 2,
+        perm: 0,
+        nlink: 0,
         uid: 0,
         gid: 0,
         rdev: 0,
@@ -106,12 +140,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_come_back_as_they_were_also_before_1970() {
-        for (seconds, nanoseconds) in [(0, 0), (5, 999_999_999), (-1, 1), (-7, 0), (1 << 40, 3)] {
+    fn times_come_back_as_they_were() {
+        for (seconds, nanoseconds) in [(0, 0), (5, 999_999_999), (1 << 40, 3), (i64::MAX, 0)] {
             let time = FileTime { seconds, nanoseconds };
             assert_eq!(file_time(TimeOrNow::SpecificTime(system_time(time))), Some(time));
         }
         assert_eq!(file_time(TimeOrNow::Now), None);
-        assert_eq!(system_time(FileTime { seconds: i64::MIN, nanoseconds: 0 }), UNIX_EPOCH);
+    }
+
+    #[test]
+    fn times_before_1970_come_back_through_the_crate_that_turns_them_over() {
+        for (seconds, nanoseconds) in [(-7, 0), (-7, 8), (-1, 999_999_999), (i64::MIN, 0)] {
+            let asked =
+                UNIX_EPOCH.checked_sub(Duration::new(i64::unsigned_abs(seconds), nanoseconds));
+            let found = file_time(TimeOrNow::SpecificTime(asked.unwrap()));
+            assert_eq!(found, Some(FileTime { seconds, nanoseconds }));
+        }
+        let half = system_time(FileTime { seconds: -4, nanoseconds: 500_000_000 });
+        assert_eq!(half, UNIX_EPOCH - Duration::from_millis(3500));
+        let first = system_time(FileTime { seconds: i64::MIN, nanoseconds: 0 });
+        assert_eq!(first, UNIX_EPOCH - Duration::from_secs(1 << 63));
     }
 }

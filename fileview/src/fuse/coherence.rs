@@ -6,8 +6,8 @@
 //! moments after it was answered, and the one that it came through at once.
 
 use std::ffi::OsString;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use fuser::{INodeNo, Notifier};
 use parking_lot::RwLock;

@@ -1,6 +1,6 @@
 //! Indexing what was sealed, and making an index anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -231,6 +231,7 @@ pub(super) fn rebuild(
             tips.insert(log, tip);
         }
     }
+    let listed_before: BTreeSet<LogId> = tips.keys().copied().collect();
     // A log may have gone on in a stretch of which nothing is kept: before this one, or in it.
     let last = found.values().flatten().map(|placed| placed.entry.stamp).max().unwrap_or(Hlc::ZERO);
     for (log, horizon) in &manifest.logs {
@@ -247,20 +248,20 @@ pub(super) fn rebuild(
     }
     let name = anew(&index_name(&data.name));
     let mut builder = IndexBuilder::create(disk, &name, listed.start, listed.end)?;
-    for log in tips.keys().chain(found.keys()).copied().collect::<std::collections::BTreeSet<_>>() {
+    for log in tips.keys().chain(found.keys()).copied().collect::<BTreeSet<_>>() {
         let horizon = manifest.horizon(log);
         let mut tip = tips.get(&log).copied().unwrap_or(Tip::NONE);
+        let is_here = found.contains_key(&log);
+        let mut entries = found.remove(&log).unwrap_or_default();
         // It was made later.
-        if tip == Tip::NONE && !found.contains_key(&log) {
+        if tip == Tip::NONE && !is_here && !listed_before.contains(&log) {
             continue;
         }
+        // What is left of a run whose space was given back, or that something stands in for.
+        entries.retain(|placed| placed.entry.end() > horizon.freed.end);
         builder.begin(log, tip);
-        for mut placed in found.remove(&log).unwrap_or_default() {
+        for mut placed in entries {
             let entry = &mut placed.entry;
-            // What is left of a run whose space was given back.
-            if entry.end() <= horizon.freed.end {
-                continue;
-            }
             if entry.base != tip.end {
                 return Err(data.damaged(placed.at, "a frame in front of this one"));
             }

@@ -276,7 +276,9 @@ impl Sealed {
         until: Offset,
     ) -> io::Result<Option<(Spot, Placed)>> {
         let mut best: Option<(Spot, Placed)> = None;
-        let mut next = self.find(|run| run.tip.end <= from, |placed| placed.entry.base < from)?;
+        // The mark in front of a base holds nothing, and so lies wholly in any range that it touches.
+        let before = |placed: &Placed| placed.entry.base < from || placed.entry.end() <= from;
+        let mut next = self.find(|run| run.tip.end <= from, before)?;
         while let Some(spot) = next {
             next = self.next_run(&spot)?;
             let entries = spot.run.entries();

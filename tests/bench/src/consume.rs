@@ -173,6 +173,11 @@ impl Fetcher {
         Ok(fetched)
     }
 
+    /// Reads up to the ends of all partitions; how many records that was.
+    pub(crate) fn read_to(&mut self, ends: &BTreeMap<i32, i64>, deadline: Instant) -> Result<u64> {
+        Ok(self.read(ends, u64::MAX, deadline)?.records)
+    }
+
     fn has_reached(&self, ends: &BTreeMap<i32, i64>) -> bool {
         self.wanted.iter().all(|(partition, next)| *next >= *ends.get(partition).unwrap_or(&0))
     }

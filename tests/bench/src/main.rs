@@ -27,7 +27,9 @@ mod startup;
 mod store;
 mod sweep;
 mod target;
+mod time;
 mod topic;
+mod wave;
 
 use std::process::ExitCode;
 
@@ -44,6 +46,8 @@ use crate::{
     store::{ChildWork, StorageWork},
     sweep::SweepWork,
     target::{FormatArgs, Target, TargetArgs},
+    time::TimeWork,
+    wave::WaveWork,
 };
 
 const EXAMPLES: &str = "\
@@ -66,6 +70,10 @@ Examples:
         produce --like java --bytes 1GiB
   The storage crate beside plain files, by the experiments of the paper on FFFS:
     freezeframe-bench storage all --dir /tmp --seconds 10 --results storage.json
+  Cuts, seeks and reading of the past, inside of the engine and from a server:
+    freezeframe-bench time all --bootstrap 127.0.0.1:9092 --dir /tmp --results time.json
+  The wave of the paper's first figure, beside Kafka, with pictures:
+    freezeframe-bench wave --bootstrap 127.0.0.1:9092 --kafka 127.0.0.1:9192 --out docs/wave
 
 MB and GB are of values, in powers of ten. A broker's CPU is read when the last answer is there, and
 again a moment later (\"settled\"). `client CPU` is what this program used.";
@@ -99,6 +107,10 @@ enum Subject {
     Compare(CompareWork),
     /// The storage crate itself, beside plain files on the same disk
     Storage(StorageWork),
+    /// What it costs to go back in time: cuts, seeks, reading a moment
+    Time(TimeWork),
+    /// A wave in a tank, filmed by a hundred cameras and put together again in several ways
+    Wave(WaveWork),
     /// What `storage` has a process of its own do
     #[command(hide = true)]
     StorageChild(ChildWork),
@@ -137,6 +149,8 @@ fn run(arguments: Arguments) -> Result<()> {
         }
         Subject::Compare(work) => compare::run(&work, format),
         Subject::Storage(work) => store::run(&work, format),
+        Subject::Time(work) => time::run(&work, format),
+        Subject::Wave(work) => wave::run(&work, format),
         Subject::StorageChild(work) => store::run_child(&work),
     }
 }
@@ -176,6 +190,9 @@ mod tests {
             "sweep --sizes 100,1KiB --acks 1,all --partitions 1,100 --json",
             "storage all --dir /tmp --seconds 10 --results storage.json",
             "storage f28 --bytes 64MiB --json",
+            "time all --bootstrap a:1 --dir /tmp --results time.json",
+            "time cut --partitions 10000 --json",
+            "wave --bootstrap a:1 --kafka b:2 --out docs/wave",
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
         ] {
             let words = ["bench"].into_iter().chain(line.split(' '));

@@ -11,17 +11,18 @@ mod cut_read;
 mod file_moments;
 mod file_overhead;
 mod file_rig;
-mod finding;
+pub(crate) mod finding;
 mod flush_size;
 mod group_commit;
 mod null_disk;
 mod persistence;
-mod plain;
+pub(crate) mod plain;
+pub(crate) mod results;
 mod rig;
-mod rounds;
-mod scratch;
+pub(crate) mod rounds;
+pub(crate) mod scratch;
 mod seek;
-mod spread;
+pub(crate) mod spread;
 mod start;
 
 use std::path::{Path, PathBuf};
@@ -185,21 +186,12 @@ pub(crate) fn run(work: &StorageWork, format: Format) -> Result<()> {
     Ok(())
 }
 
-fn write_results(path: &Path, work: &StorageWork, results: &Map<String, Value>) -> Result<()> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let kernel = read("/proc/sys/kernel/osrelease");
-    let document = json!({
-        "machine": {
-            "cores": std::thread::available_parallelism().map_or(0, usize::from),
-            "kernel": kernel.trim(),
-            "memory_kib": read("/proc/meminfo").split_whitespace().nth(1),
-        },
+fn write_results(path: &Path, work: &StorageWork, found: &Map<String, Value>) -> Result<()> {
+    let parameters = json!({
         "seconds": work.seconds, "bytes": work.bytes.0,
         "sustained_bytes": work.sustained_bytes.0, "entries": work.entries,
-        "experiments": results,
     });
-    let text = serde_json::to_string_pretty(&document)? + "\n";
-    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    results::write(path, &parameters, found)
 }
 
 /// 65536 is `64 KiB`.

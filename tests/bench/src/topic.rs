@@ -39,31 +39,29 @@ impl Topic {
         partition_count: u32,
         batch_bytes: usize,
     ) -> Result<Topic> {
-        let mut connection = Connection::open(address)?;
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
-        let name = TopicName(StrBytes::from_string(format!("freezeframe-bench-{nanos}")));
-        let topic = Topic { name, partition_count, address };
-        topic.ask_to_create(&mut connection, batch_bytes).context("create a topic")?;
-        topic.wait_until_led(&mut connection)?;
-        Ok(topic)
+        Topic::make(address, &format!("freezeframe-bench-{nanos}"), partition_count, batch_bytes)
     }
 
-    fn ask_to_create(&self, connection: &mut Connection, batch_bytes: usize) -> Result<()> {
-        let configs = (batch_bytes > MESSAGE_BYTES_DEFAULT).then(|| {
-            CreatableTopicConfig::default()
-                .with_name(StrBytes::from_static_str("max.message.bytes"))
-                .with_value(Some(StrBytes::from_string((2 * batch_bytes).to_string())))
-        });
-        let topic = CreatableTopic::default()
-            .with_name(self.name.clone())
-            .with_num_partitions(self.partition_count as i32)
-            .with_replication_factor(1)
-            .with_configs(configs.into_iter().collect());
-        let request =
-            CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(TIMEOUT_MS);
-        let version = connection.version::<CreateTopicsRequest>(2..=7)?;
-        let response = connection.call(&request, version)?;
-        response.topics.iter().try_for_each(|topic| accepted(topic.error_code))
+    /// Creates a topic of this name, which must be new, and waits until all of it is led.
+    pub(crate) fn named(address: SocketAddr, name: &str, partition_count: u32) -> Result<Topic> {
+        Topic::make(address, name, partition_count, 0)
+    }
+
+    fn make(
+        address: SocketAddr,
+        name: &str,
+        partition_count: u32,
+        batch_bytes: usize,
+    ) -> Result<Topic> {
+        let mut connection = Connection::open(address)?;
+        let name = TopicName(StrBytes::from_string(name.to_owned()));
+        ask_to_create(&mut connection, &name, partition_count, batch_bytes)
+            .with_context(|| format!("create the topic {}", name.0))?;
+        // From here on it is ours, and is deleted with this.
+        let topic = Topic { name, partition_count, address };
+        topic.wait_until_led(&mut connection)?;
+        Ok(topic)
     }
 
     fn wait_until_led(&self, connection: &mut Connection) -> Result<()> {
@@ -96,16 +94,8 @@ impl Topic {
 
     /// Kafka names a leader in its metadata a little before that one knows of it.
     fn leaders_know(&self, connection: &mut Connection) -> Result<bool> {
-        const LATEST: i64 = -1;
-        let partitions = (0..self.partition_count as i32).map(|index| {
-            ListOffsetsPartition::default().with_partition_index(index).with_timestamp(LATEST)
-        });
-        let topic = ListOffsetsTopic::default()
-            .with_name(self.name.clone())
-            .with_partitions(partitions.collect());
-        let request =
-            ListOffsetsRequest::default().with_replica_id(BrokerId(-1)).with_topics(vec![topic]);
         let version = connection.version::<ListOffsetsRequest>(1..=6)?;
+        let request = offsets_request(&self.name, self.partition_count, LATEST);
         let response = connection.call(&request, version)?;
         let mut partitions = response.topics.iter().flat_map(|topic| &topic.partitions);
         Ok(partitions.all(|partition| partition.error_code == 0))
@@ -124,6 +114,60 @@ impl Topic {
         let response = connection.call(&request, version)?;
         response.responses.iter().try_for_each(|topic| accepted(topic.error_code))
     }
+}
+
+/// The time that stands for the end of a partition.
+pub(crate) const LATEST: i64 = -1;
+
+/// The offset of each partition's first record at or after `time`, or its end; −1 if there is none.
+pub(crate) fn offsets(
+    connection: &mut Connection,
+    name: &TopicName,
+    partition_count: u32,
+    time: i64,
+) -> Result<Vec<i64>> {
+    let version = connection.version::<ListOffsetsRequest>(1..=6)?;
+    let response = connection.call(&offsets_request(name, partition_count, time), version)?;
+    let mut offsets = vec![-1; partition_count as usize];
+    for found in response.topics.iter().flat_map(|topic| &topic.partitions) {
+        accepted(found.error_code).context("list offsets")?;
+        let partition = usize::try_from(found.partition_index)?;
+        let offset = offsets.get_mut(partition);
+        *offset.context("a partition that was not asked for")? = found.offset;
+    }
+    Ok(offsets)
+}
+
+fn offsets_request(name: &TopicName, partition_count: u32, time: i64) -> ListOffsetsRequest {
+    let partitions = (0..partition_count as i32).map(|index| {
+        ListOffsetsPartition::default().with_partition_index(index).with_timestamp(time)
+    });
+    let topic =
+        ListOffsetsTopic::default().with_name(name.clone()).with_partitions(partitions.collect());
+    ListOffsetsRequest::default().with_replica_id(BrokerId(-1)).with_topics(vec![topic])
+}
+
+fn ask_to_create(
+    connection: &mut Connection,
+    name: &TopicName,
+    partition_count: u32,
+    batch_bytes: usize,
+) -> Result<()> {
+    let configs = (batch_bytes > MESSAGE_BYTES_DEFAULT).then(|| {
+        CreatableTopicConfig::default()
+            .with_name(StrBytes::from_static_str("max.message.bytes"))
+            .with_value(Some(StrBytes::from_string((2 * batch_bytes).to_string())))
+    });
+    let topic = CreatableTopic::default()
+        .with_name(name.clone())
+        .with_num_partitions(partition_count as i32)
+        .with_replication_factor(1)
+        .with_configs(configs.into_iter().collect());
+    let request =
+        CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(TIMEOUT_MS);
+    let version = connection.version::<CreateTopicsRequest>(2..=7)?;
+    let response = connection.call(&request, version)?;
+    response.topics.iter().try_for_each(|topic| accepted(topic.error_code))
 }
 
 impl Drop for Topic {

@@ -1,0 +1,192 @@
+//! What the owner of a data directory asks of the server that runs on it: a socket in the directory.
+//!
+//! Whoever may open the directory's `control.sock` may ask, which is the owner of the server's process
+//! and root. A question is one line of JSON, and so is its answer.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use fileview::fuse::Mounts;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+
+/// The socket's name in the data directory.
+const SOCKET: &str = "control.sock";
+/// What it is called until only its owner can open it.
+const SOCKET_BEFORE: &str = "control.sock.new";
+/// No question and no answer is longer.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+/// How long somebody who has connected may take to ask.
+const ASK_MAX: Duration = Duration::from_secs(10);
+/// How long an answer may take: what is mounted over may wait for a disk.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Mount the tree at an empty directory.
+    Mount {
+        /// Its absolute path.
+        directory: PathBuf,
+    },
+    /// Take a mount away.
+    Umount {
+        /// Its absolute path.
+        directory: PathBuf,
+        /// Also if it is in use.
+        lazily: bool,
+    },
+    /// Where is something mounted?
+    Mounts,
+}
+
+/// What is answered: the directories that the question was about, or why not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Done.
+    Done(Vec<PathBuf>),
+    /// Not done, and why.
+    Refused(String),
+}
+
+/// Asks the server that runs on `data_dir`.
+///
+/// # Errors
+/// No server runs there, it does not answer, or it refuses.
+pub fn ask(data_dir: &Path, request: &Request) -> anyhow::Result<Vec<PathBuf>> {
+    let shown = data_dir.display();
+    let directory = std::fs::File::open(data_dir)
+        .with_context(|| format!("open the data directory {shown}"))?;
+    let stream = match UnixStream::connect(short_path(&directory, SOCKET)) {
+        Ok(stream) => stream,
+        Err(error) if no_server(&error) => {
+            bail!("no server runs on the data directory {shown}: start one, or name its --data-dir")
+        }
+        Err(error) => return Err(error).context(format!("ask the server of {shown}")),
+    };
+    stream.set_read_timeout(Some(ANSWER_MAX)).context("bound the wait for an answer")?;
+    let mut line = serde_json::to_vec(request).context("spell the question")?;
+    line.push(b'\n');
+    (&stream).write_all(&line).context("ask the server")?;
+    let mut answer = String::new();
+    let mut reader = BufReader::new((&stream).take(LINE_BYTES_MAX));
+    reader.read_line(&mut answer).context("wait for the server's answer")?;
+    match serde_json::from_str(&answer).context("read the server's answer")? {
+        Answer::Done(directories) => Ok(directories),
+        Answer::Refused(why) => bail!(why),
+    }
+}
+
+fn no_server(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// The path of a socket in an open directory: one of its own might be longer than a socket's may be.
+fn short_path(directory: &std::fs::File, name: &str) -> PathBuf {
+    format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()).into()
+}
+
+/// The socket of a running server.
+#[derive(Debug)]
+pub(crate) struct Control {
+    path: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl Control {
+    /// Listens in `data_dir`, which this process holds. What a server that was killed has left there is
+    /// replaced.
+    pub(crate) fn open(data_dir: &Path, mounts: Mounts) -> io::Result<Control> {
+        let directory = std::fs::File::open(data_dir)?;
+        let (before, path) = (data_dir.join(SOCKET_BEFORE), data_dir.join(SOCKET));
+        match std::fs::remove_file(&before) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(short_path(&directory, SOCKET_BEFORE))?;
+        std::fs::set_permissions(&before, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::rename(&before, &path)?;
+        let task = tokio::spawn(listen(listener, mounts));
+        Ok(Control { path, task })
+    }
+
+    /// Listens no more.
+    pub(crate) fn close(&self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn listen(listener: UnixListener, mounts: Mounts) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let mounts = mounts.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = serve(stream, mounts).await {
+                        tracing::debug!(%error, "somebody asked and did not hear the answer");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "nobody can connect to the control socket for now");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve(mut stream: tokio::net::UnixStream, mounts: Mounts) -> io::Result<()> {
+    let (reading, mut writing) = stream.split();
+    let mut line = String::new();
+    let mut reader = tokio::io::BufReader::new(reading.take(LINE_BYTES_MAX));
+    tokio::time::timeout(ASK_MAX, reader.read_line(&mut line)).await??;
+    let answer = match serde_json::from_str::<Request>(&line) {
+        Ok(request) => tokio::task::spawn_blocking(move || answer(request, &mounts)).await?,
+        Err(error) => Answer::Refused(format!("not a question that this version knows: {error}")),
+    };
+    let mut line = serde_json::to_vec(&answer)?;
+    line.push(b'\n');
+    writing.write_all(&line).await
+}
+
+fn answer(request: Request, mounts: &Mounts) -> Answer {
+    let done = match request {
+        Request::Mount { directory } => mounts.mount(&directory).map(|path| vec![path]),
+        Request::Umount { directory, lazily } => {
+            mounts.unmount(&directory, lazily).map(|path| vec![path])
+        }
+        Request::Mounts => Ok(mounts.list()),
+    };
+    done.map_or_else(|error| Answer::Refused(error.to_string()), Answer::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_a_line_that_a_person_can_write() {
+        let line = |request| serde_json::to_string(&request).unwrap();
+        let directory = PathBuf::from("/mnt/a");
+        assert_eq!(
+            line(Request::Mount { directory: directory.clone() }),
+            r#"{"mount":{"directory":"/mnt/a"}}"#
+        );
+        assert_eq!(
+            line(Request::Umount { directory, lazily: true }),
+            r#"{"umount":{"directory":"/mnt/a","lazily":true}}"#
+        );
+        assert_eq!(line(Request::Mounts), r#""mounts""#);
+        assert!(serde_json::from_str::<Request>(r#"{"mount":{}}"#).is_err());
+    }
+}

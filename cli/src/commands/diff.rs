@@ -1,0 +1,235 @@
+//! `freezeframe diff`: what differs between two moments.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use client::history::{Both, Change, DiffAsk, DiffPage, Membership, OffsetThen, When};
+use hlc::{Ask, Moment, SysTime};
+
+use super::Server;
+use super::topics::{parse_topic, stamp_date};
+use crate::moments::{At, date, described};
+use crate::output::{Output, UsageError};
+use crate::table::Table;
+
+/// Arguments of `diff`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Both moments are of system time. What is shown is what differs: topics that were
+created, changed or deleted, records that were appended, pins that were set or
+removed, offsets that groups have committed, and who is in groups. The same two
+moments have the same answer for ever. General files are not in it.
+
+Examples:
+  freezeframe diff '1 hour ago' now
+  freezeframe diff s1795252940000 s1795252948259 --json
+  freezeframe diff s1795252940000..s1795252948259 --topic orders")]
+pub(crate) struct Args {
+    /// The earlier moment, or both as a window.
+    #[arg(value_parser = At::parse, value_name = "FROM", allow_hyphen_values = true)]
+    from: At,
+    /// The later moment.
+    #[arg(value_parser = At::parse_moment, value_name = "UNTIL", allow_hyphen_values = true)]
+    until: Option<At>,
+    /// Only this topic, and what was committed for it. May be given more than once.
+    #[arg(long, value_name = "TOPIC", value_parser = parse_topic)]
+    topic: Vec<String>,
+    /// How long the server may wait for the later moment, in milliseconds.
+    #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=600_000))]
+    patience_ms: u64,
+    /// One JSON object a change and line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks for one page after the other, and prints each.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    let (from, until) = ends(&args)?;
+    if args.from.was_relative || args.until.as_ref().is_some_and(|at| at.was_relative) {
+        eprintln!("between {}", described(&Ask::Window(from, until)));
+    }
+    let mut client = server.connect().await?;
+    let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
+    let patience = Duration::from_millis(args.patience_ms);
+    let mut after: Option<String> = None;
+    loop {
+        let ask = DiffAsk {
+            from: &from,
+            until: &until,
+            topics,
+            when: When::Wait,
+            patience,
+            after: after.as_deref(),
+        };
+        let page = client.diff(&ask).await.with_context(|| format!("diff {from} {until}"))?;
+        print(&page, args.json)?;
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// The two moments.
+fn ends(args: &Args) -> Result<(Moment, Moment), UsageError> {
+    let ask = match (args.from.ask, &args.until) {
+        (Ask::At(from), Some(until)) => Ask::window(from, until.moment()),
+        (Ask::Window(from, until), None) => Ask::window(from, until),
+        (Ask::At(_), None) => {
+            return Err(UsageError("give two moments: diff FROM UNTIL".to_owned()));
+        }
+        (Ask::Window(..), Some(_)) => {
+            return Err(UsageError("give a window, or two moments, and not both".to_owned()));
+        }
+    };
+    match ask.map_err(|error| UsageError(error.to_string()))? {
+        Ask::Window(from @ Moment::Sys(_), until) => Ok((from, until)),
+        _ => Err(UsageError(
+            "what differs is asked by system time (s…); by user time, consume a window of a topic"
+                .to_owned(),
+        )),
+    }
+}
+
+fn print(page: &DiffPage, json: bool) -> anyhow::Result<()> {
+    let mut output = Output::lock();
+    if json {
+        for change in &page.changes {
+            output.json(change)?;
+        }
+        return Ok(output.flush()?);
+    }
+    let mut table = Table::new(&["change", "of", "before", "after", "note"]);
+    for change in &page.changes {
+        rows(change).into_iter().for_each(|row| table.row(row));
+    }
+    if table.count() > 0 {
+        output.table(&table)?;
+    }
+    Ok(output.flush()?)
+}
+
+type Row = [String; 5];
+
+fn row(change: &str, of: String, before: String, after: String, note: String) -> Row {
+    [change.to_owned(), of, before, after, note]
+}
+
+/// What stands where there is nothing.
+fn nothing() -> String {
+    "-".to_owned()
+}
+
+/// A change is a row, but for topics, of which each thing that changed is one.
+fn rows(change: &Change) -> Vec<Row> {
+    match change {
+        Change::TopicCreated { topic, partitions, configs, stamp, .. } => {
+            let configs: String =
+                configs.iter().map(|(key, value)| format!(", {key}={value}")).collect();
+            let after = format!("{partitions} partitions{configs}");
+            vec![row("topic created", topic.clone(), nothing(), after, stamp_date(*stamp))]
+        }
+        Change::TopicDeleted { topic, partitions, stamp, .. } => {
+            let before = format!("{partitions} partitions");
+            vec![row("topic deleted", topic.clone(), before, nothing(), stamp_date(*stamp))]
+        }
+        Change::TopicChanged { topic, partitions, configs, .. } => {
+            let changed = |of: &str, before, after| {
+                row("topic changed", format!("{topic} {of}"), before, after, String::new())
+            };
+            let Both { before, after } = partitions;
+            let counts = (before != after)
+                .then(|| changed("partitions", before.to_string(), after.to_string()));
+            let text = |value: &Option<String>| value.clone().unwrap_or_else(nothing);
+            let settings = configs
+                .iter()
+                .map(|(key, both)| changed(key, text(&both.before), text(&both.after)));
+            counts.into_iter().chain(settings).collect()
+        }
+        Change::Appended { topic, partition, start, end, records, bytes, .. } => {
+            let note = format!("{records} records, {bytes} bytes");
+            let of = format!("{topic}/{partition}");
+            vec![row("appended", of, start.to_string(), end.to_string(), note)]
+        }
+        Change::PinSet { pin, at, expires_ms, .. } => {
+            let note = format!("until {}", date(SysTime(*expires_ms)));
+            vec![row("pin set", pin.clone(), String::new(), at.clone(), note)]
+        }
+        Change::PinRemoved { pin, stamp } => {
+            let note = stamp_date(*stamp);
+            vec![row("pin removed", pin.clone(), String::new(), nothing(), note)]
+        }
+        Change::Offset { group, topic, partition, before, after } => {
+            let offset = |then: &Option<OffsetThen>| {
+                then.as_ref().map_or_else(nothing, |then| then.offset.to_string())
+            };
+            let what = if after.is_some() { "committed" } else { "offset removed" };
+            let of = format!("{group} {topic}/{partition}");
+            vec![row(what, of, offset(before), offset(after), String::new())]
+        }
+        Change::GroupCreated { group, before, after } => {
+            vec![membership_row("group created", group, before.as_ref(), after.as_ref())]
+        }
+        Change::GroupChanged { group, before, after } => {
+            vec![membership_row("group changed", group, before.as_ref(), after.as_ref())]
+        }
+        Change::GroupDeleted { group, before, after } => {
+            vec![membership_row("group deleted", group, before.as_ref(), after.as_ref())]
+        }
+    }
+}
+
+fn membership_row(
+    what: &str,
+    group: &str,
+    before: Option<&Membership>,
+    after: Option<&Membership>,
+) -> Row {
+    let shown = |then: Option<&Membership>| {
+        then.map_or_else(nothing, |then| {
+            format!("generation {}, {} members", then.generation, then.members.len())
+        })
+    };
+    row(what, group.to_owned(), shown(before), shown(after), String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn ends_of(words: &[&str]) -> Result<(Moment, Moment), UsageError> {
+        let line = Line::try_parse_from(std::iter::once("diff").chain(words.iter().copied()));
+        ends(&line.unwrap().args)
+    }
+
+    #[test]
+    fn two_moments_or_a_window_are_the_same() {
+        let two = ends_of(&["s5", "s6"]).unwrap();
+        assert_eq!(ends_of(&["s5..s6"]).unwrap(), two);
+        assert!(ends_of(&["-90s", "now"]).is_ok());
+        for words in [&["s5"][..], &["s6", "s5"], &["s5", "s5"], &["s5", "u6"], &["u5", "u6"]] {
+            assert!(ends_of(words).is_err(), "{words:?}");
+        }
+        assert!(ends_of(&["s5..s6", "s7"]).is_err());
+    }
+
+    #[test]
+    fn what_changed_of_a_topic_is_a_row_each() {
+        let change = r#"{"kind":"topic_changed","topic":"a","id":"i","partitions":{"before":1,"after":2},
+            "configs":{"k":{"before":null,"after":"v"}}}"#;
+        let rows = rows(&serde_json::from_str(change).unwrap());
+        let expected = [
+            ["topic changed", "a partitions", "1", "2", ""],
+            ["topic changed", "a k", "-", "v", ""],
+        ];
+        assert_eq!(rows, expected);
+    }
+}

@@ -1,0 +1,94 @@
+//! `freezeframe mount` and `umount`: the tree as a file system, of the server that runs here.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use broker::control::{Request, ask};
+
+/// Arguments of `mount`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The server of the data directory mounts its tree there, and takes it away when it
+ends. The directory must be empty. Below it:
+  files/                          general files, read and written
+  topics/TOPIC/PARTITION.jsonl    a partition (.log and .values too)
+  topics/TOPIC/by-key/KEY         the newest value of a key
+  offsets/GROUP/TOPIC/PARTITION   a committed offset
+  .at/MOMENT/...                  all of this as it was
+  NAME@MOMENT                     one topic, partition or file as it was
+
+Root, and the user that the server runs as, can ask. For a server that is not
+root's, Debian's fuse3 must be installed.
+
+Examples:
+  freezeframe mount /mnt/frames
+  freezeframe mount /mnt/frames --data-dir /var/lib/freezeframe
+  freezeframe mount
+  grep -r error /mnt/frames/.at/s20261121T090000Z/topics/logs
+  diff -r /mnt/frames/.at/s1795252948259/files /mnt/frames/files")]
+pub(crate) struct Args {
+    /// Where; without it, what is mounted is listed
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Arguments of `umount`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  freezeframe umount /mnt/frames
+  freezeframe umount /mnt/frames --lazy --data-dir /var/lib/freezeframe")]
+pub(crate) struct UmountArgs {
+    /// Where
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Also if it is in use: what is open there goes on until it is closed
+    #[arg(long)]
+    lazy: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Which server: the one that runs on a data directory of this machine.
+#[derive(Debug, clap::Args)]
+struct ServerArgs {
+    /// Where the data of the server lies
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "FREEZEFRAME_DATA_DIR",
+        default_value = "./freezeframe-data"
+    )]
+    data_dir: PathBuf,
+}
+
+/// Mounts, or lists what is mounted.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let request = match &args.directory {
+        Some(directory) => Request::Mount { directory: absolute(directory)? },
+        None => Request::Mounts,
+    };
+    print(&ask(&args.server.data_dir, &request)?)
+}
+
+/// Unmounts.
+pub(crate) fn umount(args: &UmountArgs) -> anyhow::Result<()> {
+    let request = Request::Umount { directory: absolute(&args.directory)?, lazily: args.lazy };
+    ask(&args.server.data_dir, &request).map(drop)
+}
+
+/// The server has a working directory of its own.
+fn absolute(directory: &std::path::Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(directory).context("name the directory from the root")
+}
+
+fn print(directories: &[PathBuf]) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    for directory in directories {
+        writeln!(stdout, "{}", directory.display())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! What differs between two moments.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hlc::Moment;
+use serde::{Deserialize, Serialize};
+
+use super::{Membership, Stamp, When};
+use crate::{Client, ClientError};
+
+/// What is asked of a difference.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffAsk<'a> {
+    /// The earlier moment, by system time.
+    pub from: &'a Moment,
+    /// The later one.
+    pub until: &'a Moment,
+    /// Only these topics, and what was committed for them.
+    pub topics: Option<&'a [String]>,
+    /// What to do if the later moment is not past yet.
+    pub when: When,
+    /// How long to wait for it.
+    pub patience: Duration,
+    /// Where the page begins: [`DiffPage::next`] of the one before it.
+    pub after: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Question<'a> {
+    op: &'static str,
+    from: String,
+    until: String,
+    topics: Option<&'a [String]>,
+    when: When,
+    patience_ms: u64,
+    after: Option<&'a str>,
+}
+
+/// A page of what differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffPage {
+    /// The earlier moment.
+    pub from: String,
+    /// The later one, as it was answered for.
+    pub until: String,
+    /// How far the server can answer for.
+    pub frontier: Stamp,
+    /// What differs.
+    pub changes: Vec<Change>,
+    /// Where the next page begins, if there may be more.
+    pub next: Option<String>,
+}
+
+/// What it was, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Both<T> {
+    /// At the earlier moment.
+    pub before: T,
+    /// At the later one.
+    pub after: T,
+}
+
+/// A committed offset, at one of two moments.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffsetThen {
+    /// The next record to read.
+    pub offset: i64,
+    /// The leader's epoch that the committer knew, or −1.
+    pub leader_epoch: i32,
+    /// What the committer noted.
+    pub metadata: String,
+}
+
+/// One thing that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Change {
+    /// A topic was created; as it was at the later moment.
+    TopicCreated {
+        /// Its name.
+        topic: String,
+        /// Its id.
+        id: String,
+        /// How many partitions it had.
+        partitions: u32,
+        /// The settings made on it.
+        configs: BTreeMap<String, String>,
+        /// When.
+        stamp: Stamp,
+    },
+    /// A topic has other settings, or more partitions.
+    TopicChanged {
+        /// Its name.
+        topic: String,
+        /// Its id.
+        id: String,
+        /// How many partitions it had.
+        partitions: Both<u32>,
+        /// The settings that differ.
+        configs: BTreeMap<String, Both<Option<String>>>,
+    },
+    /// A topic was deleted; as it was last.
+    TopicDeleted {
+        /// Its name.
+        topic: String,
+        /// Its id.
+        id: String,
+        /// How many partitions it had.
+        partitions: u32,
+        /// When.
+        stamp: Stamp,
+    },
+    /// Records were appended to a partition.
+    Appended {
+        /// The topic.
+        topic: String,
+        /// Its id.
+        id: String,
+        /// The partition.
+        partition: i32,
+        /// The first that was appended.
+        start: i64,
+        /// Behind the last.
+        end: i64,
+        /// How many.
+        records: u64,
+        /// Bytes of the batches that hold them.
+        bytes: u64,
+    },
+    /// A pin was set, or extended.
+    PinSet {
+        /// Its name.
+        pin: String,
+        /// Its moment.
+        at: String,
+        /// When it ceases to stand: milliseconds since 1970.
+        expires_ms: u64,
+        /// When.
+        stamp: Stamp,
+    },
+    /// A pin was removed, or found expired.
+    PinRemoved {
+        /// Its name.
+        pin: String,
+        /// When.
+        stamp: Stamp,
+    },
+    /// A group has another committed offset.
+    Offset {
+        /// The group.
+        group: String,
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: i32,
+        /// What was committed before.
+        before: Option<OffsetThen>,
+        /// What was committed after.
+        after: Option<OffsetThen>,
+    },
+    /// Somebody joined a group that nobody had joined before.
+    GroupCreated {
+        /// The group.
+        group: String,
+        /// Who was in it before: nobody.
+        before: Option<Membership>,
+        /// Who was in it after.
+        after: Option<Membership>,
+    },
+    /// A group has another generation.
+    GroupChanged {
+        /// The group.
+        group: String,
+        /// Who was in it before.
+        before: Option<Membership>,
+        /// Who was in it after.
+        after: Option<Membership>,
+    },
+    /// A group was deleted.
+    GroupDeleted {
+        /// The group.
+        group: String,
+        /// Who was in it before.
+        before: Option<Membership>,
+        /// Who was in it after: nobody.
+        after: Option<Membership>,
+    },
+}
+
+impl Client {
+    /// A page of what differs between two moments of system time.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn diff(&mut self, ask: &DiffAsk<'_>) -> Result<DiffPage, ClientError> {
+        let DiffAsk { from, until, topics, when, patience, after } = *ask;
+        let (from, until) = (from.to_string(), until.to_string());
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let question = Question { op: "diff", from, until, topics, when, patience_ms, after };
+        self.question(question, patience).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_comes_out_as_it_went_in() {
+        let text = concat!(
+            r#"{"from":"s5","until":"s6","frontier":"sh0000000000060001","changes":["#,
+            r#"{"kind":"appended","topic":"a","id":"i","partition":0,"start":1,"end":3,"records":2,"bytes":99},"#,
+            r#"{"kind":"topic_changed","topic":"a","id":"i","partitions":{"before":1,"after":2},"configs":{"k":{"before":null,"after":"v"}}},"#,
+            r#"{"kind":"offset","group":"g","topic":"a","partition":0,"before":null,"after":{"offset":1,"leader_epoch":-1,"metadata":""}},"#,
+            r#"{"kind":"group_deleted","group":"g","before":null,"after":null},"#,
+            r#"{"kind":"pin_removed","pin":"p","stamp":"sh0000000000050001"}],"next":"t1.0"}"#,
+        );
+        let page: DiffPage = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&page).unwrap(), text);
+    }
+}

@@ -1,0 +1,243 @@
+//! Plug-ins that find user times: add, list, remove, and try out. And what was found in records.
+//!
+//! Bytes are spelled in hex: the longest module fits into a request so.
+
+use std::sync::Arc;
+
+use engine::PluginFilesError;
+use engine::blocking::on_disk;
+use engine::user_time::NO_TIMES;
+use hlc::UserTime;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use user_time::{Extractor, Kind, RecordParts, Spec, SpecError};
+
+use super::Refusal;
+use super::moment::stamp;
+use crate::core::Kafka;
+use crate::moments::MomentRefused;
+
+/// The most records that one answer tells of, if their first batch has no more.
+const RECORDS_MAX: usize = 10_000;
+/// How many bytes of batches are looked into for one answer.
+const LOOK_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PluginsRequest {}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AddRequest {
+    name: String,
+    module: Hex,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RemoveRequest {
+    name: String,
+}
+
+/// What would be found in a record.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TestRequest {
+    spec: String,
+    #[serde(default)]
+    key: Option<Hex>,
+    #[serde(default)]
+    value: Option<Hex>,
+    #[serde(default)]
+    timestamp: Option<i64>,
+    #[serde(default)]
+    headers: Vec<(String, Hex)>,
+}
+
+/// The user times of records from an offset on. The topic may be a moment's name.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TimesRequest {
+    topic: String,
+    partition: i32,
+    from: i64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Hex(Vec<u8>);
+
+impl TryFrom<String> for Hex {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Hex, &'static str> {
+        let digit = |digit: u8| (digit as char).to_digit(16).map(|digit| digit as u8);
+        let pair = |pair: &[u8]| match pair {
+            [high, low] => Some((digit(*high)? << 4) | digit(*low)?),
+            _ => None,
+        };
+        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
+        bytes.map(Hex).ok_or("bytes are spelled in pairs of hex digits")
+    }
+}
+
+impl From<PluginFilesError> for Refusal {
+    fn from(error: PluginFilesError) -> Refusal {
+        let code = match error {
+            PluginFilesError::Plugin(_) => "bad_plugin",
+            PluginFilesError::Unknown(_) => "unknown_plugin",
+            PluginFilesError::Files(_) => "internal",
+        };
+        Refusal::new(code, error.to_string())
+    }
+}
+
+pub(super) fn plugins(
+    kafka: &Arc<Kafka>,
+    PluginsRequest {}: PluginsRequest,
+) -> Result<Value, Refusal> {
+    let plugins = kafka.engine.plugins()?.into_iter().map(
+        |plugin| json!({ "name": plugin.name, "bytes": plugin.bytes, "written": stamp(plugin.written) }),
+    );
+    Ok(json!({ "plugins": plugins.collect::<Vec<_>>() }))
+}
+
+pub(super) async fn add(kafka: &Arc<Kafka>, request: AddRequest) -> Result<Value, Refusal> {
+    let AddRequest { name, module } = request;
+    kafka.engine.add_plugin(&name, module.0.into()).await?;
+    Ok(json!({ "added": name }))
+}
+
+pub(super) async fn remove(kafka: &Arc<Kafka>, request: RemoveRequest) -> Result<Value, Refusal> {
+    kafka.engine.remove_plugin(&request.name).await?;
+    Ok(json!({ "removed": request.name }))
+}
+
+pub(super) fn test(kafka: &Arc<Kafka>, request: TestRequest) -> Result<Value, Refusal> {
+    let TestRequest { spec, key, value, timestamp, headers } = request;
+    let extractor = extractor(kafka, &spec)?;
+    let record = RecordParts {
+        timestamp: timestamp.unwrap_or(-1),
+        key: key.as_ref().map(|bytes| bytes.0.as_slice()),
+        value: value.as_ref().map(|bytes| bytes.0.as_slice()),
+        headers: headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.0.as_slice()))),
+    };
+    let time = on_disk(|| extractor.extract(record));
+    let time = time.map_err(|error| Refusal::new("unreadable", error.to_string()))?;
+    Ok(json!({ "user_time": time.0 }))
+}
+
+fn extractor(kafka: &Kafka, text: &str) -> Result<Extractor, Refusal> {
+    let bad = |error: SpecError| Refusal::new("bad_spec", error.to_string());
+    let spec = Spec::parse(text).map_err(bad)?;
+    let Kind::Wasm { name } = spec.kind() else { return Extractor::parse(text).map_err(bad) };
+    let plugin = kafka.engine.plugin(name);
+    let plugin = plugin.map_err(|error| Refusal::new("unknown_plugin", error.to_string()))?;
+    Ok(Extractor::with_plugin(spec, plugin))
+}
+
+pub(super) async fn user_times(
+    kafka: &Arc<Kafka>,
+    request: TimesRequest,
+) -> Result<Value, Refusal> {
+    let TimesRequest { topic, partition, from } = request;
+    let unknown = || {
+        let what = format!("no such topic or partition. topic={topic}, partition={partition}");
+        Refusal::new("unknown_topic", what)
+    };
+    let readable = match kafka.readable(&topic).await {
+        Ok(found) => found.ok_or_else(unknown)?,
+        Err(MomentRefused::Grammar(error)) => {
+            return Err(Refusal::new("bad_moment", error.to_string()));
+        }
+        Err(MomentRefused::Seek(error)) => return Err(error.into()),
+    };
+    let view = readable.view(partition).ok_or_else(unknown)?;
+    let (mut next, mut times) = (from, Vec::new());
+    for piece in view.read(from, LOOK_BYTES)? {
+        let end = piece.entry.end().min(view.end()).0 as i64;
+        for (offset, time) in kafka.engine.user_times(&view.partition, &piece)? {
+            let offset = offset.0 as i64;
+            if offset >= from && offset < end {
+                times
+                    .push((offset, time.filter(|time| *time != NO_TIMES.1).map(|UserTime(ms)| ms)));
+            }
+        }
+        next = end;
+        if times.len() >= RECORDS_MAX {
+            break;
+        }
+    }
+    readable.check_kept().map_err(|_| {
+        let what = "records of the moment were given up meanwhile: ask for a later one";
+        Refusal::new("before_history", what)
+    })?;
+    Ok(json!({ "next": next, "times": times }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ask;
+    use super::super::rig::{code, kafka};
+    use super::*;
+
+    /// Says what it is built to say.
+    fn saying(ms: i64) -> String {
+        let text = format!(
+            "(module (memory (export \"memory\") 1) \
+               (func (export \"alloc\") (param i32) (result i32) (i32.const 1024)) \
+               (func (export \"user_time\") (param i32 i32 i32 i32 i64) (result i64) \
+                 (i64.const {ms})))"
+        );
+        wat::parse_str(text).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[tokio::test]
+    async fn a_plug_in_is_added_tried_replaced_listed_and_removed() {
+        let kafka = kafka().await;
+        assert_eq!(ask(&kafka, json!({"op": "plugins"})).await, json!({"plugins": []}));
+        for ms in [17, 18] {
+            let add = json!({"op": "plugin-add", "name": "p", "module": saying(ms)});
+            assert_eq!(ask(&kafka, add).await, json!({"added": "p"}));
+            let test = json!({"op": "plugin-test", "spec": "wasm:p", "value": "00"});
+            assert_eq!(ask(&kafka, test).await, json!({"user_time": ms}));
+        }
+        let listed = ask(&kafka, json!({"op": "plugins"})).await;
+        assert_eq!(listed["plugins"][0]["name"], "p", "{listed}");
+        assert_eq!(listed["plugins"].as_array().unwrap().len(), 1);
+        let remove = json!({"op": "plugin-remove", "name": "p"});
+        assert_eq!(ask(&kafka, remove.clone()).await, json!({"removed": "p"}));
+        assert_eq!(code(&kafka, remove).await, "unknown_plugin");
+        let test = json!({"op": "plugin-test", "spec": "wasm:p"});
+        assert_eq!(code(&kafka, test).await, "unknown_plugin");
+    }
+
+    #[tokio::test]
+    async fn a_spec_is_tried_without_a_topic() {
+        let kafka = kafka().await;
+        let test =
+            |spec: &str, value: &str| json!({"op": "plugin-test", "spec": spec, "value": value});
+        assert_eq!(ask(&kafka, test("csv:1;unit=s", "31372c")).await, json!({"user_time": 17_000}));
+        assert_eq!(code(&kafka, test("csv:2", "31")).await, "unreadable");
+        assert_eq!(code(&kafka, test("csv:0", "31")).await, "bad_spec");
+        assert_eq!(code(&kafka, test("csv:1", "3")).await, "bad_request");
+        assert_eq!(code(&kafka, test("csv:1", "zz")).await, "bad_request");
+        let header = json!({"op": "plugin-test", "spec": "header:h", "headers": [["h", "35"]]});
+        assert_eq!(ask(&kafka, header).await, json!({"user_time": 5}));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_a_plug_in_is_refused() {
+        let kafka = kafka().await;
+        for (name, module) in [("p", "00"), ("../p", &saying(1)), ("", &saying(1)), ("p", "")] {
+            let add = json!({"op": "plugin-add", "name": name, "module": module});
+            assert_eq!(code(&kafka, add).await, "bad_plugin", "{name}");
+        }
+        let times = json!({"op": "user-times", "topic": "a", "partition": 9, "from": 0});
+        assert_eq!(code(&kafka, times).await, "unknown_topic");
+        let times = json!({"op": "user-times", "topic": "a", "partition": 0, "from": 9});
+        assert_eq!(code(&kafka, times).await, "out_of_range");
+        let times = json!({"op": "user-times", "topic": "a", "partition": 0, "from": 0});
+        assert_eq!(ask(&kafka, times).await, json!({"next": 0, "times": []}));
+    }
+}

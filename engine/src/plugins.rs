@@ -1,0 +1,102 @@
+//! The plug-ins that find user times: their modules are files of the service, and so have a past.
+//!
+//! A topic goes on with the module that was there when its setting was made, whatever becomes of the file.
+
+use bytes::Bytes;
+use hlc::{Cut, Hlc};
+use storage::Durability;
+use user_time::{Plugin, PluginError, check_plugin_name};
+
+use crate::blocking::on_disk;
+use crate::engine::Engine;
+use crate::files::{FileError, FileKind};
+use crate::user_time::{PLUGINS_DIRECTORY, plugin_path};
+
+/// A plug-in that can be named in a topic's setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedPlugin {
+    /// Its name.
+    pub name: String,
+    /// How long its module is.
+    pub bytes: u64,
+    /// When it was last written.
+    pub written: Hlc,
+}
+
+/// Why a plug-in was not added, removed or listed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PluginFilesError {
+    /// It cannot be one.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+    /// There is none of that name.
+    #[error("there is no plug-in of that name. plugin={0}")]
+    Unknown(String),
+    /// The files fail.
+    #[error("the files of plug-ins cannot be used: {0}")]
+    Files(#[from] FileError),
+}
+
+impl Engine {
+    /// Adds a plug-in, or writes it anew. Topics whose setting names it already go on with what it was.
+    ///
+    /// # Errors
+    /// It cannot be one, or the disk fails.
+    pub async fn add_plugin(&self, name: &str, module: Bytes) -> Result<(), PluginFilesError> {
+        on_disk(|| Plugin::new(name, &module).map(drop))?;
+        let files = self.files();
+        let _changing = self.changing.lock().await;
+        match files.mkdir(PLUGINS_DIRECTORY, 0o755).await {
+            Ok(_) | Err(FileError::Exists(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Nobody finds half of it: it takes the name at one moment, whole.
+        let (path, unfinished) = (plugin_path(name), format!("{PLUGINS_DIRECTORY}/.{name}.new"));
+        match files.unlink(&unfinished).await {
+            Ok(()) | Err(FileError::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let file = files.create(&unfinished, 0o644).await?;
+        file.write_at(0, module, Durability::Written).await?;
+        files.rename(&unfinished, &path).await?;
+        Ok(files.sync().await?)
+    }
+
+    /// Removes a plug-in: no setting can name it any more. Topics whose setting does go on.
+    ///
+    /// # Errors
+    /// There is none, or the disk fails.
+    pub async fn remove_plugin(&self, name: &str) -> Result<(), PluginFilesError> {
+        check_plugin_name(name)?;
+        match self.files().unlink(&plugin_path(name)).await {
+            Err(FileError::NotFound(_)) => Err(PluginFilesError::Unknown(name.to_owned())),
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(self.files().sync().await?),
+        }
+    }
+
+    /// The plug-ins that there are, by name.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn plugins(&self) -> Result<Vec<ListedPlugin>, PluginFilesError> {
+        on_disk(|| {
+            let entries = match self.files().list(PLUGINS_DIRECTORY, Cut::ALL) {
+                Err(FileError::NotFound(_)) => return Ok(Vec::new()),
+                entries => entries?,
+            };
+            let mut plugins = Vec::new();
+            for entry in entries.into_iter().filter(|entry| entry.kind == FileKind::File) {
+                let name = std::str::from_utf8(&entry.name).ok();
+                let name = name.and_then(|name| name.strip_suffix(".wasm"));
+                let Some(name) = name.filter(|name| check_plugin_name(name).is_ok()) else {
+                    continue;
+                };
+                let view = self.files().open_inode(entry.inode)?.at(Cut::ALL)?;
+                let (bytes, written) = (view.length(), view.modified());
+                plugins.push(ListedPlugin { name: name.to_owned(), bytes, written });
+            }
+            Ok(plugins)
+        })
+    }
+}

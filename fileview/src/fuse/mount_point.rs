@@ -1,0 +1,226 @@
+//! Where a mount is put: whether it can be there, what is there already, and taking it away.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::MountError;
+
+/// What our mounts say that they are, in `/proc/self/mountinfo`.
+const FILE_SYSTEM: &str = "fuse.freezeframe";
+const DEVICE: &str = "/dev/fuse";
+
+/// A mount, as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// Major and minor number of what is mounted.
+    device: String,
+    path: PathBuf,
+    file_system: String,
+}
+
+/// The mounts of a line each, as `/proc/self/mountinfo` has them.
+fn parse(lines: &[u8]) -> Vec<Listed> {
+    lines.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Listed> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    Some(Listed {
+        device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
+        path: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
+        file_system: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+    })
+}
+
+/// Takes back `\040` and the like.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        let digits = rest.get(..3).filter(|_| *first == b'\\');
+        let octal = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[3..];
+            }
+            None => bytes.push(*first),
+        }
+    }
+    bytes
+}
+
+/// What is mounted at `path`: the uppermost.
+pub(super) fn mounted_at(path: &Path) -> Option<Listed> {
+    let lines = std::fs::read("/proc/self/mountinfo").ok()?;
+    parse(&lines).into_iter().rfind(|listed| listed.path == path)
+}
+
+/// A path without `.` and `..` by name: for one that cannot be looked at.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// Whether something can be mounted at `directory`; its path without links.
+pub(super) fn check(directory: &Path, data_dir: &Path) -> Result<PathBuf, MountError> {
+    clear_dead(directory)?;
+    let path = std::fs::canonicalize(directory).map_err(|source| cannot_use(directory, source))?;
+    let metadata = std::fs::metadata(&path).map_err(|source| cannot_use(directory, source))?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotDirectory(path));
+    }
+    if let Some(listed) = mounted_at(&path) {
+        return Err(MountError::Busy { directory: path, by: listed.file_system });
+    }
+    let data_dir = std::fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+    if path.starts_with(&data_dir) || data_dir.starts_with(&path) {
+        return Err(MountError::DataDirectory { directory: path, data_dir });
+    }
+    let mut names = std::fs::read_dir(&path).map_err(|source| cannot_use(directory, source))?;
+    match names.next() {
+        None => Ok(path),
+        Some(_) => Err(MountError::NotEmpty(path)),
+    }
+}
+
+fn cannot_use(directory: &Path, source: std::io::Error) -> MountError {
+    let directory = directory.to_owned();
+    match source.kind() {
+        std::io::ErrorKind::NotFound => MountError::Missing(directory),
+        std::io::ErrorKind::NotADirectory => MountError::NotDirectory(directory),
+        _ => MountError::CannotUse { directory, source },
+    }
+}
+
+/// What a server that was killed left mounted answers nobody, and is taken away.
+fn clear_dead(directory: &Path) -> Result<(), MountError> {
+    let is_dead = |error: &std::io::Error| {
+        error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+            || error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error())
+    };
+    let Err(error) = std::fs::metadata(directory) else { return Ok(()) };
+    let path = absolute(directory);
+    if !is_dead(&error) || mounted_at(&path).is_none_or(|at| at.file_system != FILE_SYSTEM) {
+        return Ok(());
+    }
+    tracing::info!(directory = %path.display(), "taking away the mount of a server that has ended");
+    detach(&path, UnmountFlags::DETACH)
+        .map_err(|source| MountError::CannotUse { directory: path, source: source.into() })
+}
+
+/// A connection to the kernel for a mount, and the mount, if it was made here.
+pub(super) enum Connection {
+    /// Mounted; the kernel's requests come from there.
+    Mounted(std::fs::File),
+    /// This user cannot mount by himself.
+    NotPermitted,
+}
+
+/// Mounts at `path`, without help.
+pub(super) fn mount(path: &Path) -> Result<Connection, MountError> {
+    let device =
+        std::fs::File::options().read(true).write(true).open(DEVICE).map_err(MountError::NoFuse)?;
+    let metadata = std::fs::metadata(path).map_err(|source| cannot_use(path, source))?;
+    let options = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},default_permissions,allow_other",
+        device.as_raw_fd(),
+        metadata.mode() & 0o170_000,
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let options = CString::new(options).expect("it has no zero byte");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    match rustix::mount::mount("freezeframe", path, FILE_SYSTEM, flags, Some(options.as_c_str())) {
+        Ok(()) => Ok(Connection::Mounted(device)),
+        Err(Errno::PERM) => Ok(Connection::NotPermitted),
+        Err(error) => {
+            let (directory, source) = (path.to_owned(), error.into());
+            Err(MountError::CannotUse { directory, source })
+        }
+    }
+}
+
+/// Takes away what is mounted at `path`, if it still is `listed`.
+pub(super) fn unmount(path: &Path, listed: &Listed, lazily: bool) -> Result<(), MountError> {
+    if mounted_at(path).as_ref() != Some(listed) {
+        return Ok(());
+    }
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match detach(path, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
+        Err(Errno::PERM) => with_help(path, lazily),
+        Err(error) => {
+            let (directory, source) = (path.to_owned(), error.into());
+            Err(MountError::CannotUse { directory, source })
+        }
+    }
+}
+
+fn detach(path: &Path, flags: UnmountFlags) -> Result<(), Errno> {
+    rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW)
+}
+
+/// Takes away what was mounted a moment ago and could not be served.
+pub(super) fn abandon(path: &Path) {
+    if let Err(error) = detach(path, UnmountFlags::DETACH) {
+        tracing::warn!(%error, directory = %path.display(), "a mount is left behind");
+    }
+}
+
+/// A program that may do it for others than root.
+fn with_help(path: &Path, lazily: bool) -> Result<(), MountError> {
+    let mut arguments = vec![OsStr::new("-u")];
+    arguments.extend(lazily.then_some(OsStr::new("-z")));
+    arguments.extend([OsStr::new("--"), path.as_os_str()]);
+    let ended = Command::new("fusermount3").args(arguments).output();
+    match ended.map_err(MountError::NoHelp)? {
+        ended if ended.status.success() => Ok(()),
+        ended => {
+            let why = OsStr::from_bytes(&ended.stderr).to_string_lossy().trim().to_owned();
+            let (directory, source) = (path.to_owned(), std::io::Error::other(why));
+            Err(MountError::CannotUse { directory, source })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_list_of_mounts_is_read() {
+        let lines = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+            40 22 0:38 / /mnt/a\\040b\\134c rw - fuse.freezeframe freezeframe rw,user_id=0\n\
+            short line\n";
+        let listed = parse(lines);
+        assert_eq!(listed.len(), 2);
+        assert_eq!(listed[1].path, Path::new("/mnt/a b\\c"));
+        assert_eq!((&*listed[1].file_system, &*listed[1].device), (FILE_SYSTEM, "0:38"));
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_looked_at_is_made_plain_by_name() {
+        assert_eq!(absolute(Path::new("/a/b/../c/./d/")), Path::new("/a/c/d"));
+        assert_eq!(absolute(Path::new("/../a")), Path::new("/a"));
+    }
+}

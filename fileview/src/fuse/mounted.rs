@@ -1,0 +1,306 @@
+//! One mount: what the kernel asks of it, answered.
+//!
+//! Files of the present are read and written ([`super::changes`]); everything else of the tree is read
+//! only. What is said here holds for both.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::files::{FileError, Files, Inode, NAME_BYTES_MAX};
+use fuser::{FileAttr, FileHandle, FopenFlags};
+use hlc::Cut;
+use parking_lot::Mutex;
+use tokio::runtime::Handle as Runtime;
+
+use super::attributes::{
+    FILES_TTL, PAST_TTL, PRESENT_TTL, absent, attributes, file_type, kind_type, read_only,
+};
+use super::coherence::{Audience, MountId};
+use super::handles::{Handle, Handles, Listing};
+use super::nodes::{Nodes, Place, number};
+use super::refused::Refused;
+use crate::tree::{Listed, Tree, TreeError};
+
+/// How many names of the tree are asked for at once.
+const NAMES_AT_ONCE: usize = 1024;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+/// What the kernel is told of a name or file, and for how long it may believe it.
+pub(super) struct Told {
+    pub(super) attributes: FileAttr,
+    pub(super) ttl: Duration,
+}
+
+/// A name in a directory, as it is told.
+pub(super) struct NamedNode {
+    /// Where to go on behind it.
+    pub(super) next: u64,
+    pub(super) name: Vec<u8>,
+    pub(super) place: Place,
+    pub(super) kind: fuser::FileType,
+}
+
+/// One mount.
+pub(super) struct Mounted {
+    pub(super) id: MountId,
+    pub(super) files: Files,
+    pub(super) tree: Arc<Tree>,
+    pub(super) runtime: Runtime,
+    pub(super) audience: Arc<Audience>,
+    pub(super) nodes: Nodes,
+    pub(super) handles: Handles,
+    /// Held while something is put at the end of a file; which one follows from its number.
+    pub(super) ends: Arc<[Mutex<()>]>,
+    /// Where the data lies: how much room there is follows from that.
+    pub(super) data_dir: PathBuf,
+}
+
+impl Mounted {
+    /// Waits for what is answered from elsewhere.
+    pub(super) fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
+        self.runtime.block_on(answer)
+    }
+
+    /// What a name means. A name that is not there is an answer too, where it may be remembered.
+    pub(super) fn look_up(&self, parent: u64, name: &OsStr) -> Result<Told, Refused> {
+        let (parent, name) = (self.nodes.find(parent)?, name.as_bytes());
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Refused::NAME_TOO_LONG);
+        }
+        if let Place::File(directory) = parent {
+            match self.files.lookup(directory, name, Cut::ALL) {
+                Ok(inode) => return self.told_of_file(inode),
+                // It may be a name and a moment.
+                Err(FileError::NotFound(_)) if name.contains(&b'@') => {}
+                Err(FileError::NotFound(_)) => {
+                    return Ok(Told { attributes: absent(), ttl: FILES_TTL });
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let parent = parent.node();
+        match self.wait(self.tree.lookup(&parent, name)) {
+            Ok(node) => self.tell(&Place::of(node)),
+            Err(TreeError::NotFound(_)) if !parent.is_present() => {
+                Ok(Told { attributes: absent(), ttl: PAST_TTL })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a name in a directory of files is one with a moment, and there was something then.
+    pub(super) fn is_past(&self, directory: Inode, name: &[u8]) -> bool {
+        let parent = Place::File(directory).node();
+        name.contains(&b'@') && self.wait(self.tree.lookup(&parent, name)).is_ok()
+    }
+
+    pub(super) fn told_of_file(&self, inode: Inode) -> Result<Told, Refused> {
+        let file = self.files.stat_inode(inode, Cut::ALL)?;
+        Ok(Told { attributes: attributes(number(inode), &file), ttl: FILES_TTL })
+    }
+
+    /// What the kernel is told of `place`, which it then knows once more.
+    pub(super) fn tell(&self, place: &Place) -> Result<Told, Refused> {
+        let told = self.known(place)?;
+        self.nodes.tell(place)?;
+        Ok(told)
+    }
+
+    fn known(&self, place: &Place) -> Result<Told, Refused> {
+        let node = match place {
+            Place::File(inode) => return self.told_of_file(*inode),
+            Place::Tree(node) => node,
+        };
+        let stat = self.wait(self.tree.stat(node))?;
+        let ttl = if node.is_present() { PRESENT_TTL } else { PAST_TTL };
+        Ok(Told { attributes: read_only(node.inode(), &stat), ttl })
+    }
+
+    /// What is known of a node.
+    pub(super) fn attributes(&self, number: u64, open: Option<u64>) -> Result<Told, Refused> {
+        let place = self.nodes.find(number)?;
+        let mut told = self.known(&place)?;
+        if let Some(open) = open
+            && let Handle::Open(open) = &*self.handles.find(open)?
+        {
+            // What is open may be less than what is there now, or more.
+            told.attributes.size = self.wait(open.size())?;
+        }
+        Ok(told)
+    }
+
+    pub(super) fn read_link(&self, number: u64) -> Result<Vec<u8>, Refused> {
+        match self.nodes.find(number)? {
+            Place::File(inode) => Ok(self.files.read_link_inode(inode, Cut::ALL)?),
+            Place::Tree(node) => Ok(self.wait(self.tree.read_link(&node))?),
+        }
+    }
+
+    /// Opens for reading, or writing if that can be.
+    pub(super) fn open(
+        &self,
+        number: u64,
+        to_write: bool,
+    ) -> Result<(FileHandle, FopenFlags), Refused> {
+        match self.nodes.find(number)? {
+            Place::File(inode) => {
+                let file = self.files.open_inode(inode)?;
+                // All that changes it comes through the kernel, or it is told.
+                Ok((self.handles.add(Handle::File(file))?, FopenFlags::FOPEN_KEEP_CACHE))
+            }
+            Place::Tree(_) if to_write => Err(Refused::READ_ONLY),
+            Place::Tree(node) => {
+                let open = self.wait(self.tree.open(&node))?;
+                // Two that have a present open may have different bytes of it: each reads its own.
+                let flags = match node.is_present() {
+                    true => FopenFlags::FOPEN_DIRECT_IO,
+                    false => FopenFlags::FOPEN_KEEP_CACHE,
+                };
+                Ok((self.handles.add(Handle::Open(open))?, flags))
+            }
+        }
+    }
+
+    pub(super) fn read(&self, open: u64, offset: u64, length: u32) -> Result<Bytes, Refused> {
+        match &*self.handles.find(open)? {
+            Handle::File(file) => Ok(file.read_at(Cut::ALL, offset, length as usize)?),
+            Handle::Open(open) => Ok(self.wait(open.read(offset, length as usize))?),
+            Handle::Listing(_) => Err(Refused::IS_DIRECTORY),
+        }
+    }
+
+    // ---- Directories ----
+
+    pub(super) fn open_directory(&self, number: u64) -> Result<(FileHandle, FopenFlags), Refused> {
+        let place = self.nodes.find(number)?;
+        let past = match &place {
+            Place::Tree(node) => !node.is_present(),
+            Place::File(_) => false,
+        };
+        let flags = match past {
+            true => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            false => FopenFlags::empty(),
+        };
+        let listing = Listing { place, names: Mutex::default() };
+        Ok((self.handles.add(Handle::Listing(listing))?, flags))
+    }
+
+    /// Names of an open directory, those behind `after`. A directory of files is listed as it was when
+    /// the reader began: what comes and goes meanwhile moves nothing.
+    pub(super) fn names(&self, open: u64, after: u64) -> Result<Vec<NamedNode>, Refused> {
+        let handle = self.handles.find(open)?;
+        let Handle::Listing(listing) = &*handle else { return Err(Refused::NOT_DIRECTORY) };
+        let here = listing.place.clone();
+        let mut named = Vec::new();
+        for (next, name) in [(1, &b"."[..]), (2, b"..")] {
+            if after < next {
+                let (name, place) = (name.to_vec(), here.clone());
+                named.push(NamedNode { next, name, place, kind: fuser::FileType::Directory });
+            }
+        }
+        match &here {
+            Place::File(inode) => named.extend(self.file_names(*inode, listing, after)?),
+            Place::Tree(node) => {
+                let behind = if after < FIRST_COOKIE { 0 } else { after };
+                let listed = self.wait(self.tree.list(node, behind, NAMES_AT_ONCE))?;
+                named.extend(listed.into_iter().map(named_node));
+            }
+        }
+        Ok(named)
+    }
+
+    fn file_names(
+        &self,
+        inode: Inode,
+        listing: &Listing,
+        after: u64,
+    ) -> Result<Vec<NamedNode>, Refused> {
+        let mut names = listing.names.lock();
+        if after == 0 || names.is_none() {
+            *names = Some(self.files.list_inode(inode, Cut::ALL)?);
+        }
+        let names = names.as_ref().expect("it was just put there");
+        let skip = usize::try_from(after.saturating_sub(2)).unwrap_or(usize::MAX);
+        let left = names.iter().enumerate().skip(skip).take(NAMES_AT_ONCE);
+        Ok(left
+            .map(|(nth, entry)| NamedNode {
+                next: nth as u64 + 3,
+                name: entry.name.clone(),
+                place: Place::File(entry.inode),
+                kind: file_type(entry.kind),
+            })
+            .collect())
+    }
+
+    /// What the kernel is told of a name in a directory that it lists; `None` if it is gone by now.
+    pub(super) fn told_of_name(&self, named: &NamedNode) -> Option<Told> {
+        self.tell(&named.place).ok()
+    }
+
+    /// The kernel was not told of it after all.
+    pub(super) fn untold(&self, named: &NamedNode) {
+        self.nodes.forget(self.number_of(&named.place), 1);
+    }
+
+    pub(super) fn number_of(&self, place: &Place) -> u64 {
+        match place {
+            Place::File(inode) => number(*inode),
+            Place::Tree(node) => node.inode(),
+        }
+    }
+
+    /// The directory of files with the number `parent`.
+    pub(super) fn directory(&self, parent: u64) -> Result<Inode, Refused> {
+        match self.nodes.find(parent)? {
+            Place::File(inode) => Ok(inode),
+            Place::Tree(_) => Err(Refused::READ_ONLY),
+        }
+    }
+
+    /// The file with the number `number`, which can be changed.
+    pub(super) fn file(&self, number: u64) -> Result<Inode, Refused> {
+        self.directory(number)
+    }
+
+    // ---- Extended attributes ----
+
+    pub(super) fn extended(&self, number: u64, name: &OsStr) -> Result<Vec<u8>, Refused> {
+        let Place::File(inode) = self.nodes.find(number)? else { return Err(Refused::NO_DATA) };
+        if !is_kept(name.as_bytes()) {
+            return Err(Refused::NO_DATA);
+        }
+        let value = self.files.extended(inode, name.as_bytes(), Cut::ALL)?;
+        value.ok_or(Refused::NO_DATA)
+    }
+
+    /// The names of all, each with a zero behind it.
+    pub(super) fn extended_names(&self, number: u64) -> Result<Vec<u8>, Refused> {
+        let Place::File(inode) = self.nodes.find(number)? else { return Ok(Vec::new()) };
+        let names = self.files.list_extended(inode, Cut::ALL)?;
+        Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
+    }
+}
+
+/// Cookies of the tree are not below.
+const FIRST_COOKIE: u64 = 16;
+
+fn named_node(listed: Listed) -> NamedNode {
+    let kind = kind_type(listed.kind);
+    NamedNode { next: listed.cookie, name: listed.name, place: Place::of(listed.node), kind }
+}
+
+/// Whether attributes of that name are kept: a program's own, and root's. What others mean to the kernel
+/// (capabilities, access lists) it would not find here.
+pub(super) fn is_kept(name: &[u8]) -> bool {
+    name.starts_with(b"user.") || name.starts_with(b"trusted.")
+}

@@ -1,0 +1,541 @@
+//! The kernel's requests, one by one: taken apart, served on some thread, answered.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use engine::files::{FileKind, NAME_BYTES_MAX};
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use rustix::fs::OFlags;
+
+use super::changes::{Making, Setting, Write, kind_of};
+use super::mounted::{Caller, Mounted, Told};
+use super::refused::Refused;
+use super::workers::Workers;
+
+/// The longest write that the kernel sends at once.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// How many requests that nobody waits for yet, such as reading ahead, the kernel may have under way.
+const BACKGROUND_MAX: u16 = 64;
+/// What the kernel may do, where it can.
+const WANTED: [InitFlags; 8] = [
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    // It need not ask before each write whether the file runs as its owner.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    InitFlags::FUSE_ABORT_ERROR,
+];
+/// Inodes are never used again.
+const GENERATION: Generation = Generation(0);
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+/// A mount, and who serves it.
+pub(super) struct Session {
+    pub(super) mounted: Arc<Mounted>,
+    pub(super) workers: Workers,
+}
+
+impl Session {
+    fn serve(&self, request: impl FnOnce(&Mounted) + Send + 'static) {
+        let mounted = Arc::clone(&self.mounted);
+        self.workers.serve(move || request(&mounted));
+    }
+
+    /// Everything written before is on stable storage when `reply` is given. Nobody waits on a thread.
+    fn sync(&self, reply: ReplyEmpty) {
+        let files = self.mounted.files.clone();
+        self.workers.wait(async move {
+            match files.sync().await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(Refused::from(error).errno()),
+            }
+        });
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+fn entry(reply: ReplyEntry, told: Result<Told, Refused>) {
+    match told {
+        Ok(told) => reply.entry(&told.ttl, &told.attributes, GENERATION),
+        Err(refused) => reply.error(refused.errno()),
+    }
+}
+
+fn attributes(reply: ReplyAttr, told: Result<Told, Refused>) {
+    match told {
+        Ok(told) => reply.attr(&told.ttl, &told.attributes),
+        Err(refused) => reply.error(refused.errno()),
+    }
+}
+
+fn done(reply: ReplyEmpty, done: Result<(), Refused>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(refused) => reply.error(refused.errno()),
+    }
+}
+
+fn opened(reply: ReplyOpen, opened: Result<(FileHandle, fuser::FopenFlags), Refused>) {
+    match opened {
+        Ok((handle, flags)) => reply.opened(handle, flags),
+        Err(refused) => reply.error(refused.errno()),
+    }
+}
+
+/// An attribute, or how long it is.
+fn extended(reply: ReplyXattr, room: u32, value: Result<Vec<u8>, Refused>) {
+    match value {
+        Ok(value) if room == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() <= room as usize => reply.data(&value),
+        Ok(_) => reply.error(Refused::OUT_OF_RANGE.errno()),
+        Err(refused) => reply.error(refused.errno()),
+    }
+}
+
+fn open_flags(flags: i32) -> OFlags {
+    OFlags::from_bits_retain(flags as u32)
+}
+
+impl Filesystem for Session {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wanted in WANTED {
+            if config.add_capabilities(wanted).is_err() {
+                tracing::debug!(?wanted, "this kernel cannot do that with a mount");
+            }
+        }
+        let _ = config.set_max_write(WRITE_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        if let Err(less) = config.set_max_readahead(WRITE_BYTES_MAX) {
+            let _ = config.set_max_readahead(less);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.to_owned();
+        self.serve(move |mounted| entry(reply, mounted.look_up(parent.0, &name)));
+    }
+
+    fn forget(&self, _: &Request, node: INodeNo, times: u64) {
+        self.mounted.nodes.forget(node.0, times);
+    }
+
+    fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        let handle = handle.map(|handle| handle.0);
+        self.serve(move |mounted| attributes(reply, mounted.attributes(node.0, handle)));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _changed_mac: Option<SystemTime>,
+        _backed_up: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let setting = Setting { mode, uid, gid, size, accessed, modified };
+        let (caller, handle) = (caller(request), handle.map(|handle| handle.0));
+        self.serve(move |mounted| {
+            attributes(reply, mounted.set(node.0, setting, handle, caller));
+        });
+    }
+
+    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+        self.serve(move |mounted| match mounted.read_link(node.0) {
+            Ok(target) => reply.data(&target),
+            Err(refused) => reply.error(refused.errno()),
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.serve(move |mounted| {
+            let made = kind_of(mode).and_then(|kind| {
+                let making = Making { kind, mode, device: u64::from(device) };
+                mounted.make(parent.0, &name, making, caller)
+            });
+            entry(reply, made);
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        let making = Making { kind: FileKind::Directory, mode, device: 0 };
+        self.serve(move |mounted| {
+            entry(reply, mounted.make(parent.0, &name, making, caller));
+        });
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.serve(move |mounted| done(reply, mounted.remove(parent.0, &name, false)));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.serve(move |mounted| done(reply, mounted.remove(parent.0, &name, true)));
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (name, caller, target) = (name.to_owned(), caller(request), target.to_owned());
+        self.serve(move |mounted| {
+            let target = target.as_os_str().as_bytes();
+            entry(reply, mounted.symlink(parent.0, &name, target, caller));
+        });
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = ((parent.0, name.to_owned()), (new_parent.0, new_name.to_owned()));
+        self.serve(move |mounted| done(reply, mounted.rename(from, to, flags)));
+    }
+
+    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.to_owned();
+        self.serve(move |mounted| entry(reply, mounted.link(node.0, parent.0, &name)));
+    }
+
+    fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let to_write = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        self.serve(move |mounted| opened(reply, mounted.open(node.0, to_write)));
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.serve(move |mounted| match mounted.read(handle.0, offset, size) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(refused) => reply.error(refused.errno()),
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let length = data.len() as u32;
+        let is_cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let write = Write {
+            offset,
+            data: Bytes::copy_from_slice(data),
+            // What comes from a mapping has its place.
+            at_end: !is_cached && open_flags(flags.0).contains(OFlags::APPEND),
+            takes_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        };
+        self.serve(move |mounted| match mounted.write(handle.0, write) {
+            Ok(()) => reply.written(length),
+            Err(refused) => reply.error(refused.errno()),
+        });
+    }
+
+    fn flush(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        // Whatever was written is here already; the kernel does not ask again.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.serve(move |mounted| {
+            // Nobody waits for a close.
+            reply.ok();
+            drop(mounted.handles.close(handle.0));
+        });
+    }
+
+    fn fsync(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.sync(reply);
+    }
+
+    fn opendir(&self, _: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.serve(move |mounted| opened(reply, mounted.open_directory(node.0)));
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        self.serve(move |mounted| match mounted.names(handle.0, offset) {
+            Ok(names) => {
+                for named in names {
+                    let (number, name) =
+                        (mounted.number_of(&named.place), OsStr::from_bytes(&named.name));
+                    if reply.add(INodeNo(number), named.next, named.kind, name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(refused) => reply.error(refused.errno()),
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.serve(move |mounted| match mounted.names(handle.0, offset) {
+            Ok(names) => {
+                for named in names {
+                    let Some(told) = mounted.told_of_name(&named) else { continue };
+                    let (number, name) = (told.attributes.ino, OsStr::from_bytes(&named.name));
+                    let (ttl, file) = (&told.ttl, &told.attributes);
+                    if reply.add(number, named.next, name, ttl, file, GENERATION) {
+                        mounted.untold(&named);
+                        break;
+                    }
+                    // The kernel does not count these two.
+                    if matches!(&*named.name, b"." | b"..") {
+                        mounted.untold(&named);
+                    }
+                }
+                reply.ok();
+            }
+            Err(refused) => reply.error(refused.errno()),
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.mounted.handles.close(handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.sync(reply);
+    }
+
+    fn statfs(&self, _: &Request, _node: INodeNo, reply: ReplyStatfs) {
+        self.serve(move |mounted| match rustix::fs::statvfs(&mounted.data_dir) {
+            Ok(disk) => reply.statfs(
+                disk.f_blocks,
+                disk.f_bfree,
+                disk.f_bavail,
+                u64::from(u32::MAX),
+                u64::from(u32::MAX),
+                disk.f_bsize as u32,
+                NAME_BYTES_MAX as u32,
+                disk.f_frsize as u32,
+            ),
+            Err(error) => reply.error(Errno::from_i32(error.raw_os_error())),
+        });
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, value) = (name.to_owned(), value.to_vec());
+        self.serve(move |mounted| {
+            done(reply, mounted.set_extended(node.0, &name, Some(&value), flags));
+        });
+    }
+
+    fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let name = name.to_owned();
+        self.serve(move |mounted| extended(reply, size, mounted.extended(node.0, &name)));
+    }
+
+    fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        self.serve(move |mounted| extended(reply, size, mounted.extended_names(node.0)));
+    }
+
+    fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.serve(move |mounted| done(reply, mounted.set_extended(node.0, &name, None, 0)));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.serve(move |mounted| {
+            match mounted.create(parent.0, &name, mode, open_flags(flags), caller) {
+                Ok((told, handle, flags)) => {
+                    reply.created(&told.ttl, &told.attributes, GENERATION, handle, flags);
+                }
+                Err(refused) => reply.error(refused.errno()),
+            }
+        });
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.serve(move |mounted| done(reply, mounted.allocate(handle.0, offset, length, mode)));
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        _node: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let data = match whence {
+            SEEK_DATA => true,
+            SEEK_HOLE => false,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        self.serve(move |mounted| match mounted.seek(handle.0, offset, data) {
+            Ok(place) => reply.offset(place),
+            Err(refused) => reply.error(refused.errno()),
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        _from: INodeNo,
+        _from_handle: FileHandle,
+        _from_offset: u64,
+        _to: INodeNo,
+        _to_handle: FileHandle,
+        _to_offset: u64,
+        _length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        // The kernel reads and writes instead, and does not ask again.
+        reply.error(Errno::ENOSYS);
+    }
+}

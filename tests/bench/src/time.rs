@@ -1,0 +1,171 @@
+//! `freezeframe-bench time`: what it costs to go back in time.
+//!
+//! Cuts across many partitions, seeks in long histories, reading a moment beside reading the present,
+//! and many readers at as many moments (figure 2 of the paper on FFFS). Two of them use the engine
+//! itself, the others a running server.
+
+mod cut;
+mod fetch;
+mod rig;
+mod seek;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, json};
+
+use crate::report::Format;
+use crate::size::ByteSize;
+use crate::store::{finding::Findings, results, rounds::Turns, scratch::Scratch};
+use crate::target::{Target, TargetArgs};
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct TimeWork {
+    /// Which experiment
+    #[arg(value_enum)]
+    experiment: Choice,
+
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// Where files are written and removed again
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+
+    /// Rounds of one comparison go on for so long; at least five are made
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+
+    /// The most partitions that are cut across
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
+    partitions: u64,
+
+    /// How long the longest history is, in batches
+    #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    entries: u64,
+
+    /// Bytes of values in the topic that is read
+    #[arg(long, default_value = "256MiB")]
+    bytes: ByteSize,
+
+    /// Write what was found, round by round, to this file as JSON
+    #[arg(long)]
+    results: Option<PathBuf>,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    /// A cut across many partitions, inside of the engine
+    Cut,
+    /// The same, from a server
+    CutServer,
+    /// Time to find a moment, by stamp and by user time, by length of the history
+    SeekUser,
+    /// Reading a topic as of a moment, beside reading it as it is
+    Moment,
+    /// Readers at as many moments, at once (figure 2)
+    F37,
+    /// All of them
+    All,
+}
+
+struct Experiment {
+    choice: Choice,
+    name: &'static str,
+    run: fn(&Bench) -> Result<Findings>,
+}
+
+const EXPERIMENTS: [Experiment; 5] = [
+    Experiment { choice: Choice::Cut, name: "cut", run: cut::run },
+    Experiment { choice: Choice::CutServer, name: "cut_server", run: cut::run_server },
+    Experiment { choice: Choice::SeekUser, name: "seek_user", run: seek::run },
+    Experiment { choice: Choice::Moment, name: "moment", run: fetch::run },
+    Experiment { choice: Choice::F37, name: "f37", run: fetch::run_parallel },
+];
+
+/// What an experiment works with.
+struct Bench {
+    directory: PathBuf,
+    target: TargetArgs,
+    turns: Turns,
+    partitions: u64,
+    entries: u64,
+    bytes: u64,
+}
+
+impl Bench {
+    fn scratch(&self, name: &str) -> Result<Scratch> {
+        Scratch::new(&self.directory, name)
+    }
+
+    fn target(&self) -> Result<Target> {
+        Target::find(&self.target)
+    }
+}
+
+/// Runs the experiments that were asked for. What was found so far is in the file of results after
+/// each of them.
+pub(crate) fn run(work: &TimeWork, format: Format) -> Result<()> {
+    let bench = Bench {
+        directory: work.dir.clone(),
+        target: work.target.clone(),
+        turns: Turns { discard: 1, least: 5, time: Duration::from_secs(work.seconds) },
+        partitions: work.partitions,
+        entries: work.entries,
+        bytes: work.bytes.0,
+    };
+    let parameters = json!({
+        "seconds": work.seconds, "partitions": work.partitions, "entries": work.entries,
+        "bytes": work.bytes.0,
+    });
+    let mut found = Map::new();
+    let chosen = EXPERIMENTS
+        .iter()
+        .filter(|it| work.experiment == Choice::All || work.experiment == it.choice);
+    for experiment in chosen {
+        eprintln!("{} …", experiment.name);
+        let findings = (experiment.run)(&bench).with_context(|| experiment.name)?;
+        let json = findings.json();
+        match format {
+            Format::JsonLines => println!("{}", json!({ experiment.name: json })),
+            Format::Table => findings.show(experiment.name),
+        }
+        found.insert(experiment.name.to_owned(), json);
+        if let Some(path) = &work.results {
+            results::write(path, &parameters, &found)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At the smallest scale, against the real server: that they run to their end and find numbers.
+    #[test]
+    fn every_experiment_finds_figures_above_zero() {
+        let scratch = Scratch::new(&std::env::temp_dir(), "time").unwrap();
+        let directory = ::tests::Directory::new();
+        let server = ::tests::Server::start(directory.path(), &[]).unwrap();
+        let bench = Bench {
+            directory: scratch.path().to_owned(),
+            target: TargetArgs { bootstrap: server.kafka.to_string(), pid: Some(server.pid()) },
+            turns: Turns { discard: 0, least: 1, time: Duration::ZERO },
+            partitions: 100,
+            entries: 1_000,
+            bytes: 4 << 20,
+        };
+        for experiment in &EXPERIMENTS {
+            let findings = (experiment.run)(&bench).unwrap();
+            assert!(!findings.findings.is_empty(), "{}", experiment.name);
+            for finding in &findings.findings {
+                for (figure, spread) in &finding.figures {
+                    let place = (experiment.name, &finding.series, figure);
+                    assert!(spread.low().is_finite() && spread.low() >= 0.0, "{place:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! A cut across many partitions: at a moment that nobody has asked for yet, and at the same again.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use client::{Client, history::When};
+use hlc::{Cut, Hlc, Moment, SysTime};
+
+use super::Bench;
+use super::rig::EngineRig;
+use crate::ballast::Ballast;
+use crate::batch::Batch;
+use crate::histogram::Histogram;
+use crate::process::Process;
+use crate::produce::now_ms;
+use crate::sender::{Acks, Manner, Sender};
+use crate::store::{
+    finding::{Findings, Goal},
+    plain::Random,
+    rounds::{Round, Side, Stopwatch, take_turns},
+};
+use crate::topic::Topic;
+
+const TO_REACH_MS: f64 = 5.0;
+/// Batches of each partition.
+const BATCHES: u64 = 10;
+const TOPIC_PARTITIONS: u64 = 1_000;
+/// Moments in a round.
+const MOMENTS: u64 = 20;
+
+pub(crate) fn run(bench: &Bench) -> Result<Findings> {
+    let mut found = Findings::default();
+    for partitions in [100, 1_000, 10_000, bench.partitions] {
+        if partitions <= bench.partitions
+            && found.findings.iter().all(|it| it.at != partitions as f64)
+        {
+            inside(bench, partitions, &mut found)?;
+        }
+    }
+    Ok(found)
+}
+
+fn inside(bench: &Bench, partitions: u64, found: &mut Findings) -> Result<()> {
+    let scratch = bench.scratch("cut")?;
+    let rig = EngineRig::open(scratch.path(), 32 << 20)?;
+    let (first, last) = fill(&rig, partitions)?;
+    let measure = |rig: &EngineRig, name: &str, found: &mut Findings| -> Result<()> {
+        let round = |seed: u64| moments(first, last, seed).collect::<Vec<Cut>>();
+        let cut = |moment: &Cut| {
+            let held = rig.cut(*moment)?;
+            ensure!(held as u64 == partitions, "a cut lacks partitions. held={held}");
+            Ok(())
+        };
+        let sides = vec![
+            Side::new(&format!("{name}, first"), |nth| timed(&round(nth as u64), cut)),
+            Side::new(&format!("{name}, again"), |nth| {
+                let round = &round(nth as u64)[..1];
+                round.iter().try_for_each(cut)?;
+                timed(&vec![round[0]; MOMENTS as usize], cut)
+            }),
+        ];
+        let measured = take_turns(bench.turns, sides)?;
+        found.add(partitions as f64, &partitions.to_string(), &measured);
+        goals(name, partitions, &measured, found);
+        Ok(())
+    };
+    measure(&rig, "in the life that wrote", found)?;
+    rig.close();
+    let rig = EngineRig::open(scratch.path(), 32 << 20)?;
+    measure(&rig, "after a restart", found)?;
+    rig.close();
+    Ok(())
+}
+
+/// Topics whose partitions all have some batches, written round by round; the moments between which
+/// that was.
+fn fill(rig: &EngineRig, partitions: u64) -> Result<(Hlc, Hlc)> {
+    let mut topics = Vec::new();
+    for nth in 0..partitions.div_ceil(TOPIC_PARTITIONS) {
+        let rest = (partitions - nth * TOPIC_PARTITIONS).min(TOPIC_PARTITIONS);
+        topics.push(rig.create(&format!("topic-{nth}"), rest as u32)?);
+    }
+    let first = rig.now();
+    for round in 0..BATCHES {
+        for topic in &topics {
+            let all = 0..topic.partitions.len() as u32;
+            rig.append(topic, all.map(|partition| (partition, round)))?;
+        }
+    }
+    Ok((first, rig.now()))
+}
+
+/// Random moments that nobody has asked for.
+fn moments(first: Hlc, last: Hlc, seed: u64) -> impl Iterator<Item = Cut> {
+    let mut random = Random(seed);
+    let moment =
+        move |_| first.bits() + random.below(last.bits().saturating_sub(first.bits()).max(1));
+    (0..MOMENTS).map(moment).map(|bits| Cut::below(Hlc::from_bits(bits)))
+}
+
+fn timed<T>(asked: &[T], mut ask: impl FnMut(&T) -> Result<()>) -> Result<Round> {
+    let mut histogram = Histogram::new();
+    let stopwatch = Stopwatch::start();
+    for moment in asked {
+        let before = Instant::now();
+        ask(moment)?;
+        histogram.record(before.elapsed());
+    }
+    let cpu = stopwatch.cpu().as_secs_f64() * 1e3 / asked.len() as f64;
+    Ok(times(&histogram).with("CPU ms", cpu))
+}
+
+fn times(histogram: &Histogram) -> Round {
+    let ms = |percent| histogram.percentile(percent).as_secs_f64() * 1e3;
+    Round::default().with("p50 ms", ms(50.0)).with("max ms", ms(100.0))
+}
+
+fn goals(
+    name: &str,
+    partitions: u64,
+    measured: &[crate::store::rounds::Measured],
+    found: &mut Findings,
+) {
+    if partitions != 10_000 {
+        return;
+    }
+    for side in measured {
+        if let Some(spread) = side.figure("p50 ms") {
+            let what = format!("{name}: {}, ms for {partitions} partitions", side.name);
+            found.goals.push(Goal::at_most(TO_REACH_MS, what, spread.clone()));
+        }
+    }
+}
+
+/// The same through the server's extension API, with the project's client.
+pub(crate) fn run_server(bench: &Bench) -> Result<Findings> {
+    let target = bench.target()?;
+    let topics = (0..bench.partitions.div_ceil(TOPIC_PARTITIONS)).map(|nth| {
+        let rest = (bench.partitions - nth * TOPIC_PARTITIONS).min(TOPIC_PARTITIONS);
+        Topic::create(target.address, rest as u32, 0)
+    });
+    let topics: Vec<Topic> = topics.collect::<Result<_>>()?;
+    // The topics themselves must be in each cut: moments lie behind the last creation.
+    let first = now_ms()? + 1;
+    let batch = Arc::new(Batch::filled(16, 128, first));
+    let manner =
+        Manner { acks: Acks::Leader, batches_per_request: 100, inflight_max: 5, idempotent: false };
+    let deadline = Instant::now() + Duration::from_secs(300);
+    for topic in &topics {
+        let partitions: Vec<i32> = (0..topic.partition_count as i32).collect();
+        let mut sender =
+            Sender::connect(target.address, &topic.name, &partitions, batch.clone(), manner)?;
+        let bytes = batch.payload_bytes * BATCHES * u64::from(topic.partition_count);
+        sender.send(bytes, &Ballast::none(), deadline)?;
+    }
+    let (first, last) = (stamp(first), stamp(now_ms()?));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let address = target.address.to_string();
+    let connected = Client::connect(&address, client::Options::default());
+    let connected = Cell::new(Some(runtime.block_on(connected)?));
+    let cut = |moment: &Cut| {
+        let mut client = connected.take().expect("one asks at a time");
+        let moment = Moment::Sys(*moment);
+        let answer = client.cut(&moment, None, When::Wait, Duration::from_secs(5));
+        let answer = runtime.block_on(answer)?;
+        connected.set(Some(client));
+        let held = answer.partitions.len() as u64;
+        ensure!(held >= bench.partitions, "a cut lacks partitions. held={held}");
+        Ok(())
+    };
+    let cpu = |process: Option<Process>| {
+        process.and_then(|it| it.cpu().ok()).unwrap_or_default().total().as_secs_f64()
+    };
+    let round = |asked: &[Cut]| {
+        let before = cpu(target.process);
+        let round = timed(asked, cut)?;
+        let used = (cpu(target.process) - before) * 1e3 / asked.len() as f64;
+        Ok(round.with("server CPU ms", used))
+    };
+    let sides = vec![
+        Side::new("server, first", |nth| {
+            round(&moments(first, last, 1_000 + nth as u64).collect::<Vec<Cut>>())
+        }),
+        Side::new("server, again", |nth| {
+            let moment: Cut =
+                moments(first, last, 1_000 + nth as u64).next().expect("there are some");
+            cut(&moment)?;
+            round(&vec![moment; MOMENTS as usize])
+        }),
+    ];
+    let measured = take_turns(bench.turns, sides)?;
+    let mut found = Findings::default();
+    found.add(bench.partitions as f64, &bench.partitions.to_string(), &measured);
+    goals("server", bench.partitions, &measured, &mut found);
+    Ok(found)
+}
+
+fn stamp(ms: i64) -> Hlc {
+    Cut::before(SysTime(ms as u64)).bound()
+}

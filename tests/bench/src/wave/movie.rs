@@ -1,0 +1,171 @@
+//! Photos compared with the truth, and with what is known of each sample's way.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::mesh::{Mesh, Photo};
+use super::stream::Journeys;
+
+/// Photos of one kind, a frame each.
+pub(crate) struct Movie {
+    /// A short name, for files and tables.
+    pub(crate) name: &'static str,
+    /// What is written above its pictures.
+    pub(crate) title: String,
+    pub(crate) frames: Vec<Frame>,
+}
+
+/// One photo, and how far it is from the truth.
+pub(crate) struct Frame {
+    pub(crate) surface: Vec<Option<f32>>,
+    /// Cells that show another height than the truth, or nothing.
+    pub(crate) wrong_cells: usize,
+    /// Of heights, in millimetres; a cell that shows nothing is taken for water at rest.
+    pub(crate) rmse_mm: f64,
+    /// How many samples each camera is behind what it should show; ahead if below 0.
+    pub(crate) behind: Vec<Option<i64>>,
+    /// Cameras of which a sample is missing that was answered before another was sent that is there.
+    pub(crate) unclosed: usize,
+}
+
+impl Frame {
+    /// `expected` is the sample that is true at the frame's moment.
+    pub(crate) fn of(
+        mesh: Mesh,
+        photo: &Photo,
+        film: &[Vec<f32>],
+        expected: usize,
+        journeys: &Journeys,
+    ) -> Frame {
+        let surface = mesh.surface(photo);
+        let pairs = || surface.iter().zip(&film[expected]);
+        let wrong_cells = pairs().filter(|(seen, truth)| **seen != Some(**truth)).count();
+        let square =
+            |(seen, truth): (&Option<f32>, &f32)| f64::from(seen.unwrap_or(0.0) - truth).powi(2);
+        let rmse_mm = 1e3 * (pairs().map(square).sum::<f64>() / surface.len() as f64).sqrt();
+        let behind = photo
+            .iter()
+            .map(|tile| tile.as_ref().map(|tile| expected as i64 - tile.sample as i64))
+            .collect();
+        Frame { wrong_cells, rmse_mm, behind, unclosed: unclosed(photo, journeys), surface }
+    }
+
+    /// From how many moments its tiles are.
+    pub(crate) fn moments(&self) -> usize {
+        let mut behind: Vec<Option<i64>> = self.behind.clone();
+        behind.sort_unstable();
+        behind.dedup();
+        behind.len()
+    }
+}
+
+/// Whether each tile is what its camera saw at the moment that it says.
+pub(crate) fn is_genuine(mesh: Mesh, photo: &Photo, film: &[Vec<f32>]) -> bool {
+    let mut tiles = photo.iter().enumerate().filter_map(|(nth, tile)| Some((nth, tile.as_ref()?)));
+    tiles.all(|(camera, tile)| {
+        let truth = film.get(tile.sample);
+        truth.is_some_and(|truth| mesh.tile(truth, camera, tile.sample) == *tile)
+    })
+}
+
+/// How many cameras lack a sample that happened before one that the photo holds: it was answered
+/// before that one was sent.
+fn unclosed(photo: &Photo, journeys: &Journeys) -> usize {
+    let held = photo.iter().zip(journeys);
+    let sent = held.filter_map(|(tile, ways)| Some(ways[tile.as_ref()?.sample].sent));
+    let Some(latest) = sent.max() else { return 0 };
+    let lacks = |next: usize, ways: &Vec<super::stream::Journey>| {
+        ways.get(next).is_some_and(|missing| missing.answered < latest)
+    };
+    let next = photo.iter().map(|tile| tile.as_ref().map_or(0, |tile| tile.sample + 1));
+    next.zip(journeys).filter(|(next, ways)| lacks(*next, ways)).count()
+}
+
+/// Cameras whose tile differs from the truth by more than delay, in a cut by system time below
+/// `bound_ms`: the tile was sent at or after the bound, or the next one was answered before it.
+pub(crate) fn beyond_delay(photo: &Photo, bound_ms: u64, journeys: &Journeys) -> usize {
+    let is_beyond = |(tile, ways): (&Option<super::mesh::Tile>, &Vec<super::stream::Journey>)| {
+        let next = tile.as_ref().map_or(0, |tile| tile.sample + 1);
+        let too_new = next > 0 && ways[next - 1].sent_ms >= bound_ms;
+        let too_old = ways.get(next).is_some_and(|missing| missing.answered_ms < bound_ms);
+        too_new || too_old
+    };
+    photo.iter().zip(journeys).filter(|pair| is_beyond(*pair)).count()
+}
+
+/// The longest that a sample was on its way, in milliseconds from the moment at which it was true.
+pub(crate) fn longest_way_ms(journeys: &Journeys, first_ms: u64, interval_ms: u64) -> u64 {
+    let way = |(sample, journey): (usize, &super::stream::Journey)| {
+        journey.answered_ms.saturating_sub(first_ms + sample as u64 * interval_ms)
+    };
+    journeys.iter().flat_map(|ways| ways.iter().enumerate().map(way)).max().unwrap_or(0)
+}
+
+/// How late samples were sent, at a percentile of all.
+pub(crate) fn late_ms(journeys: &Journeys, percent: f64) -> f64 {
+    let mut histogram = crate::histogram::Histogram::new();
+    journeys.iter().flatten().for_each(|journey| histogram.record(journey.late()));
+    crate::report::millis(histogram.percentile(percent))
+}
+
+/// How long samples were waiting for their answers, at a percentile of all.
+pub(crate) fn answer_ms(journeys: &Journeys, percent: f64) -> f64 {
+    let wait = |from: Instant, to: Instant| to.saturating_duration_since(from);
+    let mut histogram = crate::histogram::Histogram::new();
+    let waits = journeys.iter().flatten().map(|journey| wait(journey.sent, journey.answered));
+    waits.for_each(|wait| histogram.record(wait));
+    crate::report::millis(histogram.percentile(percent))
+}
+
+impl Movie {
+    pub(crate) fn frames_with_errors(&self) -> usize {
+        self.frames.iter().filter(|frame| frame.wrong_cells > 0).count()
+    }
+
+    fn mean(&self, of: impl Fn(&Frame) -> f64) -> f64 {
+        self.frames.iter().map(of).sum::<f64>() / self.frames.len().max(1) as f64
+    }
+
+    pub(crate) fn wrong_cells_mean(&self) -> f64 {
+        self.mean(|frame| frame.wrong_cells as f64)
+    }
+
+    pub(crate) fn rmse_mm_mean(&self) -> f64 {
+        self.mean(|frame| frame.rmse_mm)
+    }
+
+    pub(crate) fn rmse_mm_max(&self) -> f64 {
+        self.frames.iter().map(|frame| frame.rmse_mm).fold(0.0, f64::max)
+    }
+
+    pub(crate) fn moments_max(&self) -> usize {
+        self.frames.iter().map(Frame::moments).max().unwrap_or(0)
+    }
+
+    /// The most that a tile is behind, and ahead, in samples.
+    pub(crate) fn behind_range(&self) -> (i64, i64) {
+        let all = || self.frames.iter().flat_map(|frame| frame.behind.iter().flatten().copied());
+        (all().max().unwrap_or(0), -all().min().unwrap_or(0))
+    }
+
+    pub(crate) fn unclosed_frames(&self) -> usize {
+        self.frames.iter().filter(|frame| frame.unclosed > 0).count()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let rounded = |value: f64| (value * 1e4).round() / 1e4;
+        let (behind, ahead) = self.behind_range();
+        json!({
+            "name": self.name, "title": self.title,
+            "wrong_cells_mean": rounded(self.wrong_cells_mean()),
+            "rmse_mm_mean": rounded(self.rmse_mm_mean()), "rmse_mm_max": rounded(self.rmse_mm_max()),
+            "frames_with_errors": self.frames_with_errors(),
+            "frames_not_closed": self.unclosed_frames(),
+            "moments_in_a_frame_max": self.moments_max(),
+            "samples_behind_max": behind, "samples_ahead_max": ahead,
+            "wrong_cells": self.frames.iter().map(|it| it.wrong_cells).collect::<Vec<_>>(),
+            "rmse_mm": self.frames.iter().map(|it| rounded(it.rmse_mm)).collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! The only one who commits offsets of a group: so it knows which are committed, and later which were.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hlc::Hlc;
+use serde_json::json;
+
+use super::pause;
+use super::requests::{bound, commit, spelled};
+use crate::chance::Chance;
+use crate::facts::{AsOf, Fact};
+use crate::wire::Client;
+use crate::world::World;
+
+const WHO: &str = "committer";
+const GROUP: &str = "readers";
+/// After this long, what was asked for over a connection that broke has been done, or never will be.
+const FORGOTTEN: Duration = Duration::from_secs(2);
+
+/// What is committed, by topic and partition.
+type Committed = BTreeMap<(String, u32), u64>;
+
+pub(crate) struct Committer {
+    world: Rc<World>,
+    client: Client,
+    chance: Chance,
+    /// What is committed; `None` when it cannot be told.
+    committed: Option<Committed>,
+    known: Vec<Hlc>,
+    next: u64,
+}
+
+impl Committer {
+    pub(crate) fn new(world: &Rc<World>, chance: Chance) -> Committer {
+        let client = Client::new(world);
+        let committed = Some(Committed::new());
+        Committer { world: Rc::clone(world), client, chance, committed, known: Vec::new(), next: 0 }
+    }
+
+    pub(crate) async fn run(mut self) {
+        while !self.world.is_over() {
+            pause(&mut self.chance, 30, 300).await;
+            match self.chance.below(5) {
+                0..2 => self.commit().await,
+                2..4 => self.ask(None).await,
+                _ if self.known.is_empty() => {}
+                _ => {
+                    let at = *self.chance.pick(&self.known);
+                    self.ask(Some(at)).await;
+                }
+            }
+        }
+    }
+
+    /// Commits two offsets at once: all of it is done, or nothing.
+    async fn commit(&mut self) {
+        let Some(committed) = &mut self.committed else { return };
+        self.next += 1;
+        let offsets = [("plain", self.chance.below(3) as u32, self.next), ("short", 0, self.next)];
+        let answer = self.client.ask(8, &commit(GROUP, &offsets)).await;
+        let codes: Option<Vec<i16>> = answer.ok().map(|answer| {
+            answer.topics.iter().flat_map(|topic| &topic.partitions).map(|p| p.error_code).collect()
+        });
+        self.world.note(WHO, &format!("commits {}: {codes:?}", self.next));
+        if codes.is_some_and(|codes| codes.iter().all(|code| *code == 0)) {
+            let entered = offsets.map(|(topic, index, offset)| ((topic.to_owned(), index), offset));
+            committed.extend(entered);
+        } else {
+            self.committed = None;
+            tokio::time::sleep(FORGOTTEN).await;
+        }
+    }
+
+    /// What is committed, or was.
+    async fn ask(&mut self, at: Option<Hlc>) {
+        let asked = self.world.step();
+        let question = json!({"op": "offsets", "at": at.map(spelled), "group": GROUP});
+        let Ok(answer) = self.client.ask_extension(&question).await else { return };
+        let (Some(bound), Some(frontier)) = (bound(&answer["at"]), bound(&answer["frontier"]))
+        else {
+            return;
+        };
+        let held = answer["groups"][0]["offsets"].as_array().cloned().unwrap_or_default();
+        let found: Option<Committed> = held
+            .iter()
+            .map(|held| {
+                let place =
+                    (held["topic"].as_str()?.to_owned(), held["partition"].as_u64()? as u32);
+                Some((place, held["offset"].as_u64()?))
+            })
+            .collect();
+        let Some(found) = found else {
+            return self.world.fail(WHO, &format!("an answer is odd: {answer}"));
+        };
+        let is_present = at.is_none();
+        let expected = self.committed.as_ref().filter(|_| is_present).map(in_words);
+        let answer = in_words(&found);
+        self.world.note(WHO, &format!("at {bound}: {}", answer.join(" ")));
+        if is_present {
+            self.known.push(bound);
+            self.committed.get_or_insert(found);
+        }
+        let offsets = AsOf { at: bound, frontier, answer, expected };
+        self.world.tell(&Fact::Offsets { asked, offsets });
+    }
+}
+
+fn in_words(committed: &Committed) -> Vec<String> {
+    let line = |((topic, partition), offset): (&(String, u32), &u64)| {
+        format!("{topic}/{partition}={offset}")
+    };
+    committed.iter().map(line).collect()
+}

@@ -1,0 +1,72 @@
+//! Who acts upon the node, each with randomness of its own.
+
+mod committer;
+mod consumer;
+mod historian;
+mod namekeeper;
+mod operator;
+mod producer;
+mod requests;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+pub(crate) use operator::Operator;
+
+use crate::chance::Chance;
+use crate::world::World;
+
+/// A topic that is there from the beginning: its name, how many partitions, and its settings.
+type Standing = (&'static str, u32, &'static [(&'static str, &'static str)]);
+
+/// The topics that stay.
+const STANDING: [Standing; 3] = [
+    ("plain", 3, &[]),
+    ("short", 2, &[("retention.ms", "2500")]),
+    (
+        "keyed",
+        2,
+        &[
+            ("cleanup.policy", "compact"),
+            ("min.cleanable.dirty.ratio", "0.01"),
+            ("min.compaction.lag.ms", "0"),
+        ],
+    ),
+];
+
+/// The names of topics that come and go.
+const PASSING: [&str; 2] = ["passing-a", "passing-b"];
+
+/// A topic's name, and one of its partitions.
+fn somewhere(chance: &mut Chance) -> (&'static str, u32) {
+    if chance.one_in(5) {
+        return (*chance.pick(&PASSING), chance.below(2) as u32);
+    }
+    let (name, partitions, _) = *chance.pick(&STANDING);
+    (name, chance.below(partitions.into()) as u32)
+}
+
+async fn pause(chance: &mut Chance, least_ms: u64, most_ms: u64) {
+    tokio::time::sleep(Duration::from_millis(chance.between(least_ms, most_ms))).await;
+}
+
+/// Sets all of them to work; each ends when the world does.
+pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandle<()>> {
+    let mut actors = Vec::new();
+    for nth in 0..4 {
+        let producer = producer::Producer::new(world, nth, chance.fork());
+        actors.push(tokio::task::spawn_local(producer.run()));
+    }
+    actors.push(tokio::task::spawn_local(consumer::run(Rc::clone(world), chance.fork())));
+    for nth in 0..2 {
+        let historian = historian::Historian::new(world, nth, chance.fork());
+        actors.push(tokio::task::spawn_local(historian.run()));
+    }
+    let namekeeper = namekeeper::Namekeeper::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(namekeeper.run()));
+    let committer = committer::Committer::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(committer.run()));
+    actors
+}

@@ -1,0 +1,297 @@
+//! Whoever runs the node: starts it, has it look after what it keeps, sets its clock, breaks its disk, and
+//! ends its lives.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Engine;
+use kafka_protocol::messages::DeleteRecordsRequest;
+use storage::disk::{Fault, MemoryDisk};
+
+use super::requests::delete_records;
+use super::{STANDING, pause};
+use crate::audit::Occasion;
+use crate::chance::Chance;
+use crate::disk::SimDisk;
+use crate::facts::{Death, Fact};
+use crate::node::Node;
+use crate::wire::Client;
+use crate::world::World;
+
+const WHO: &str = "operator";
+/// How long a fault that was armed is waited for.
+const ARMED: Duration = Duration::from_secs(2);
+/// How long requests have to end when the node stops in order.
+const STOPPING: Duration = Duration::from_millis(300);
+
+pub(crate) struct Operator {
+    world: Rc<World>,
+    client: Client,
+    chance: Chance,
+}
+
+impl Operator {
+    pub(crate) fn new(world: &Rc<World>, chance: Chance) -> Operator {
+        Operator { world: Rc::clone(world), client: Client::new(world), chance }
+    }
+
+    /// Starts the first life, and makes the topics that stay.
+    pub(crate) async fn begin(&mut self) {
+        self.start(MemoryDisk::new(), false).await;
+        let Some(engine) = self.engine() else { return };
+        for (nth, (name, partitions, settings)) in STANDING.iter().enumerate() {
+            let setting = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            let settings: BTreeMap<String, String> = settings.iter().map(setting).collect();
+            let id = [nth as u8 + 1; 16];
+            if let Err(error) = engine.create_topic(name, *partitions, settings, id, false).await {
+                self.world.fail(WHO, &format!("create {name}: {error}"));
+            }
+        }
+    }
+
+    pub(crate) async fn run(&mut self) {
+        while !self.world.is_over() {
+            pause(&mut self.chance, 20, 250).await;
+            match self.chance.below(40) {
+                0..16 => self.keep_house().await,
+                16..20 => self.delete_records().await,
+                20..24 => self.nudge_clock(),
+                24 => self.set_back_clock().await,
+                25 => self.set_forward_clock().await,
+                26..29 => self.world.audit(Occasion::Whole),
+                29 => self.fill_disk().await,
+                30 => self.fail_sync().await,
+                31 => self.die(Death::InOrder).await,
+                32 => self.die(Death::Killed).await,
+                33..35 => self.lose_power().await,
+                _ => {}
+            }
+            let stopped = self.engine().and_then(|engine| engine.stopped());
+            if let Some(why) = stopped {
+                self.world.note(WHO, &format!("the store has stopped: {why}"));
+                let death = *self.chance.pick(&[Death::Killed, Death::PowerLost]);
+                self.die(death).await;
+            }
+        }
+    }
+
+    /// The world ends well: one more life, in which everything is still there.
+    pub(crate) async fn end(&mut self) {
+        self.disk().make_room();
+        self.world.audit(Occasion::Whole);
+        self.die(Death::InOrder).await;
+        self.end_in_order().await;
+    }
+
+    fn engine(&self) -> Option<Arc<Engine>> {
+        self.world.node.borrow().as_ref().map(|node| Arc::clone(&node.engine))
+    }
+
+    fn take(&self) -> Option<Node> {
+        self.world.node.borrow_mut().take()
+    }
+
+    /// The disk of this life.
+    fn disk(&self) -> MemoryDisk {
+        let node = self.world.node.borrow();
+        node.as_ref().map_or_else(MemoryDisk::new, |node| node.disk.memory.clone())
+    }
+
+    fn check(&self, done: Result<(), String>) {
+        if let Err(why) = done {
+            self.world.fail(WHO, &why);
+        }
+    }
+
+    // ---- Lives ----
+
+    /// Ends this life, and begins the next after a while.
+    async fn die(&mut self, death: Death) {
+        self.world.note(WHO, &format!("the node dies: {death:?}"));
+        let disk = self.disk();
+        if death == Death::InOrder {
+            self.end_in_order().await;
+            return self.start(disk.after_kill(), false).await;
+        }
+        self.world.audit(Occasion::Death);
+        let left = match death {
+            Death::PowerLost => disk.after_crash(|count| self.chance.below(count as u64) as usize),
+            _ => disk.after_kill(),
+        };
+        // What still runs writes no more.
+        disk.arm(Fault::CrashAt(disk.operations()));
+        if let Some(node) = self.take() {
+            let ended = node.end_at_once().await;
+            self.check(ended);
+        }
+        self.died(death);
+        pause(&mut self.chance, 0, 1200).await;
+        self.start(left, death == Death::PowerLost).await;
+    }
+
+    async fn end_in_order(&self) {
+        if let Some(node) = self.world.node.borrow().as_ref() {
+            node.stop();
+        }
+        tokio::time::sleep(STOPPING).await;
+        self.world.audit(Occasion::Death);
+        if let Some(node) = self.take() {
+            let ended = node.end_in_order().await;
+            self.check(ended);
+        }
+        self.died(Death::InOrder);
+    }
+
+    fn died(&self, death: Death) {
+        self.world.deaths.set(self.world.deaths.get() + 1);
+        self.world.tell(&Fact::Died(death));
+    }
+
+    /// The machine stops at one of the next operations on its disk. What runs goes on for a while.
+    async fn lose_power(&mut self) {
+        let disk = self.disk();
+        disk.arm(Fault::CrashAt(disk.operations() + self.chance.below(30)));
+        let down = || disk.is_down();
+        wait_until(down, ARMED).await;
+        pause(&mut self.chance, 0, 12).await;
+        self.die(Death::PowerLost).await;
+    }
+
+    /// Begins a life, through further crashes if need be.
+    async fn start(&mut self, memory: MemoryDisk, lost_power: bool) {
+        let (mut memory, mut lost_power) = (memory, lost_power);
+        if self.chance.one_in(4) {
+            memory.arm(Fault::CrashAt(self.chance.below(25)));
+        }
+        let node = loop {
+            let disk = SimDisk::new(memory.clone());
+            match Node::start(disk, &self.world.clock, self.chance.fork()) {
+                Ok(node) => break node,
+                Err(_) if memory.is_down() => {
+                    self.world.note(WHO, "the machine stops while the node starts");
+                    memory = memory.after_crash(|count| self.chance.below(count as u64) as usize);
+                    lost_power = true;
+                }
+                Err(why) => {
+                    return self.world.fail(WHO, &format!("the node does not start: {why}"));
+                }
+            }
+        };
+        memory.arm(Fault::CrashAt(u64::MAX));
+        self.world.peek_from(&node.disk, &node);
+        *self.world.node.borrow_mut() = Some(node);
+        self.world.note(WHO, "the node lives");
+        self.world.audit(Occasion::Start { lost_power });
+    }
+
+    // ---- Its disk ----
+
+    async fn fill_disk(&mut self) {
+        let disk = self.disk();
+        disk.arm(Fault::FullAt(disk.held_bytes() + self.chance.below(3000)));
+        self.world.note(WHO, "the disk is full");
+        pause(&mut self.chance, 200, 1500).await;
+        disk.make_room();
+        self.world.note(WHO, "the disk has room");
+    }
+
+    async fn fail_sync(&mut self) {
+        let disk = self.disk();
+        disk.arm(Fault::SyncFails(self.chance.below(6)));
+        self.world.note(WHO, "a sync will fail");
+        wait_until(|| !disk.has_sync_to_fail(), ARMED).await;
+        pause(&mut self.chance, 0, 50).await;
+    }
+
+    // ---- Its clock ----
+
+    fn set_clock(&self, by_ms: i64) {
+        self.world.note(WHO, &format!("sets the clock by {by_ms} ms"));
+        self.world.clock.step(by_ms);
+        self.world.clock_steps.set(self.world.clock_steps.get() + 1);
+    }
+
+    /// As NTP does: within what is accepted, and never far from the right time.
+    fn nudge_clock(&mut self) {
+        let to = self.chance.below(201) as i64 - 100;
+        self.set_clock(to - self.world.clock.offset_ms());
+    }
+
+    async fn set_back_clock(&mut self) {
+        let by = self.chance.between(600, 3000) as i64;
+        self.set_clock(-by);
+        pause(&mut self.chance, 50, 1500).await;
+        self.maybe_die().await;
+        // Back to the right time: that is a jump ahead for those who have lived through the other.
+        let is_trusted = self.chance.one_in(2);
+        self.set_clock(-self.world.clock.offset_ms());
+        self.confirm_if(is_trusted).await;
+    }
+
+    async fn set_forward_clock(&mut self) {
+        let by = self.chance.between(2000, 6000) as i64;
+        self.set_clock(by);
+        self.world.tell(&Fact::Mistrusted(true));
+        pause(&mut self.chance, 50, 1500).await;
+        self.world.tell(&Fact::Mistrusted(false));
+        self.set_clock(-by);
+    }
+
+    /// The clock's jump is confirmed, now or a little later.
+    async fn confirm_if(&mut self, at_once: bool) {
+        if !at_once {
+            pause(&mut self.chance, 50, 800).await;
+        }
+        if let Some(node) = self.world.node.borrow().as_ref() {
+            node.confirm_clock();
+        }
+        self.world.note(WHO, "the clock is confirmed");
+    }
+
+    async fn maybe_die(&mut self) {
+        if self.chance.one_in(3) {
+            let death = *self.chance.pick(&[Death::Killed, Death::PowerLost]);
+            self.die(death).await;
+        }
+    }
+
+    // ---- What it keeps ----
+
+    async fn keep_house(&mut self) {
+        let Some(engine) = self.engine() else { return };
+        // So that the model has seen what goes.
+        self.world.audit(Occasion::News);
+        let (what, done) = match self.chance.below(7) {
+            0..2 => ("seal", engine.seal().await.map(|()| 0)),
+            2 => ("tend", engine.tend().await.map(|()| 0)),
+            3 => ("give up what is old", engine.give_up_old().await),
+            4 => ("compact", engine.compact_due().await),
+            5 => ("give up old offsets", engine.give_up_old_groups().await.map(usize::from)),
+            _ => ("free", engine.free().await.map(|_| 0)),
+        };
+        self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
+    }
+
+    async fn delete_records(&mut self) {
+        let (topic, partition) =
+            *self.chance.pick(&[("plain", 0), ("plain", 1), ("short", 0), ("passing-a", 0)]);
+        let held = self.engine().and_then(|engine| engine.topic(topic));
+        let end = held.and_then(|topic| topic.partitions.first().map(|held| held.end().0));
+        let before = end.unwrap_or(0).saturating_sub(self.chance.below(20));
+        self.world.audit(Occasion::News);
+        let request = delete_records(topic, partition, before);
+        let answer = self.client.ask::<DeleteRecordsRequest>(2, &request).await;
+        let code = answer.ok().map(|answer| answer.topics[0].partitions[0].error_code);
+        self.world.note(WHO, &format!("deletes {topic}/{partition} before {before}: {code:?}"));
+    }
+}
+
+/// Waits until something holds, for so long at most.
+async fn wait_until(holds: impl Fn() -> bool, at_most: Duration) {
+    let deadline = tokio::time::Instant::now() + at_most;
+    while !holds() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,152 @@
+//! All that a node has stored, read from the beginning of each log to its end: no index over time, and no
+//! path that answers clients, is asked.
+
+use engine::{Engine, Offset, TopicId};
+use hlc::Hlc;
+use kafka_records::{Limit, records};
+
+const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
+const READ_BYTES: usize = 64 << 10;
+
+/// A record as it is stored. Its value names the batch that it was sent in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) offset: u64,
+    pub(crate) time: i64,
+    pub(crate) key: Option<String>,
+    pub(crate) batch: u64,
+}
+
+/// A batch as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) base: u64,
+    pub(crate) end: u64,
+    pub(crate) stamp: Hlc,
+    pub(crate) records: Vec<Record>,
+}
+
+impl Stored {
+    /// Which batch of the ledger it is; none if compaction left nothing of it.
+    pub(crate) fn batch(&self) -> Option<u64> {
+        self.records.first().map(|record| record.batch)
+    }
+}
+
+/// A partition: one is told from all others by its topic's id.
+pub(crate) type Place = (TopicId, u32);
+
+/// A partition as it is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Partition {
+    pub(crate) place: Place,
+    pub(crate) topic: String,
+    /// When its topic was created, and deleted.
+    pub(crate) created: Hlc,
+    pub(crate) deleted: Option<Hlc>,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// A bound of system time below which records may be missing, since they were compacted.
+    pub(crate) compacted_to: Hlc,
+    pub(crate) entries: Vec<Stored>,
+}
+
+impl Partition {
+    /// Whether it is the one that had its topic's name in the cut with this bound.
+    pub(crate) fn exists_at(&self, bound: Hlc) -> bool {
+        self.created < bound && self.deleted.is_none_or(|deleted| bound <= deleted)
+    }
+}
+
+/// Why the node was audited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// Only what was appended since the last audit is looked at.
+    News,
+    /// All of it, in the middle of a life.
+    Whole,
+    /// All of it, as clients could see it when the node died.
+    Death,
+    /// All of it, at the begin of a life. What was not on stable storage may be gone, if so.
+    Start { lost_power: bool },
+}
+
+/// All that a node has stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Audit {
+    pub(crate) occasion: Occasion,
+    pub(crate) partitions: Vec<Partition>,
+}
+
+impl Audit {
+    /// Reads what `engine` has from the offset on that `from` names for a partition.
+    pub(crate) fn of(
+        engine: &Engine,
+        occasion: Occasion,
+        from: impl Fn(&Place) -> u64,
+    ) -> Result<Audit, String> {
+        let mut partitions = Vec::new();
+        for (topic, deleted) in engine.topics_ever() {
+            for partition in &topic.partitions {
+                let place = (topic.id, partition.index);
+                let horizon = partition.log.horizon();
+                let from = match occasion {
+                    Occasion::News => Offset(from(&place)).max(partition.start()),
+                    _ => partition.start(),
+                };
+                partitions.push(Partition {
+                    place,
+                    topic: topic.name.to_string(),
+                    created: topic.created,
+                    deleted,
+                    start: partition.start().0,
+                    end: partition.end().0,
+                    compacted_to: horizon.compacted_to,
+                    entries: entries(partition, from)
+                        .map_err(|error| format!("read {}/{}: {error}", topic.name, place.1))?,
+                });
+            }
+        }
+        Ok(Audit { occasion, partitions })
+    }
+
+    /// Whether every entry that is kept is in it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.occasion != Occasion::News
+    }
+}
+
+fn entries(partition: &engine::Partition, from: Offset) -> Result<Vec<Stored>, String> {
+    let (mut found, mut next, end) = (Vec::new(), from, partition.end());
+    while next < end {
+        let pieces = partition.log.read(next, end, READ_BYTES).map_err(|e| e.to_string())?;
+        let Some(last) = pieces.last() else { break };
+        next = last.entry.end();
+        for piece in &pieces {
+            let payload = piece.read().map_err(|error| error.to_string())?;
+            found.push(Stored {
+                base: piece.entry.base.0,
+                end: piece.entry.end().0,
+                stamp: piece.entry.stamp,
+                records: read_records(&payload)?,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// The records of a stored batch.
+pub(crate) fn read_records(batch: &bytes::Bytes) -> Result<Vec<Record>, String> {
+    let read = records(batch, LIMIT).map_err(|error| error.to_string())?;
+    read.map(|record| {
+        let record = record.map_err(|error| error.to_string())?;
+        let text = |bytes: Option<bytes::Bytes>| {
+            bytes.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok())
+        };
+        let value = text(record.value).unwrap_or_default();
+        let batch = value.split(':').next().and_then(|id| id.parse().ok());
+        let (offset, time, key) = (record.offset as u64, record.timestamp, text(record.key));
+        Ok(Record { offset, time, key, batch: batch.ok_or("a value that nobody sent")? })
+    })
+    .collect()
+}

@@ -1,0 +1,58 @@
+//! The node's clocks. Steady time is the simulation's own; the wall clock is steps away from it.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hlc::{Reading, SysTime, WallClock};
+use tokio::time::Instant;
+
+/// Where wall clocks begin.
+pub(crate) const START_MS: u64 = 1_795_252_948_000;
+
+/// A clock that people set, over the paused time of tokio.
+#[derive(Debug)]
+pub(crate) struct SimClock {
+    began: Instant,
+    /// What [`WallClock::pause`] has let pass, beyond tokio's time: nothing else could happen meanwhile.
+    paused_ms: AtomicU64,
+    /// How far people have set the wall clock from the right time.
+    offset_ms: AtomicI64,
+}
+
+impl SimClock {
+    pub(crate) fn new() -> SimClock {
+        SimClock {
+            began: Instant::now(),
+            paused_ms: AtomicU64::new(0),
+            offset_ms: AtomicI64::new(0),
+        }
+    }
+
+    /// Somebody sets the wall clock; no time passes.
+    pub(crate) fn step(&self, by_ms: i64) {
+        self.offset_ms.fetch_add(by_ms, Ordering::SeqCst);
+    }
+
+    /// How far the wall clock is from the right time.
+    pub(crate) fn offset_ms(&self) -> i64 {
+        self.offset_ms.load(Ordering::SeqCst)
+    }
+
+    /// The wall clock, in milliseconds.
+    pub(crate) fn wall_ms(&self) -> u64 {
+        self.read().wall.0
+    }
+}
+
+impl WallClock for SimClock {
+    fn read(&self) -> Reading {
+        let paused = Duration::from_millis(self.paused_ms.load(Ordering::SeqCst));
+        let steady = Duration::from_secs(1) + self.began.elapsed() + paused;
+        let right_ms = START_MS + steady.as_millis() as u64;
+        Reading { wall: SysTime(right_ms.saturating_add_signed(self.offset_ms())), steady }
+    }
+
+    fn pause(&self, for_how_long: Duration) {
+        self.paused_ms.fetch_add(for_how_long.as_millis() as u64, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,113 @@
+//! What becomes known in a run: each invariant is told of each fact.
+
+use std::collections::BTreeMap;
+
+use hlc::Hlc;
+
+use crate::audit::Record;
+use crate::ledger::Step;
+
+/// How a life of the node ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// It was asked to stop.
+    InOrder,
+    /// Its process was killed: what it wrote stays.
+    Killed,
+    /// The machine lost power: what was not synced may be gone.
+    PowerLost,
+}
+
+/// Offsets that a partition has in a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+/// The answer to a question for a cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) at: Hlc,
+    pub(crate) frontier: Hlc,
+    pub(crate) is_durable: bool,
+    pub(crate) hash: String,
+    pub(crate) spans: BTreeMap<(String, u32), Span>,
+}
+
+/// What a partition of a topic's moment had in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Moment {
+    pub(crate) topic: String,
+    pub(crate) partition: u32,
+    pub(crate) at: Hlc,
+    /// What the wall clock showed when it was answered.
+    pub(crate) wall_ms: u64,
+    pub(crate) span: Span,
+    pub(crate) records: Vec<Record>,
+}
+
+/// A question for the first record at or after a user time, and its answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Sought {
+    pub(crate) topic: String,
+    pub(crate) partition: u32,
+    /// The moment in which it was looked for.
+    pub(crate) at: Hlc,
+    pub(crate) time: i64,
+    pub(crate) found: Option<(u64, i64)>,
+}
+
+/// Something that is known as of a moment, in words, and what is known to hold of it, if that is.
+#[derive(Clone, Debug)]
+pub(crate) struct AsOf {
+    pub(crate) at: Hlc,
+    pub(crate) frontier: Hlc,
+    pub(crate) answer: Vec<String>,
+    pub(crate) expected: Option<Vec<String>>,
+}
+
+/// Why a moment was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It lies in the far future.
+    Future,
+    /// It is not past yet; ask again.
+    NotYet,
+    /// What it held has been given up.
+    GivenUp,
+    /// There was no such topic.
+    NoTopic,
+    /// Invalid, by Kafka's code: any of the above but the second.
+    Invalid,
+}
+
+/// Something that became known.
+#[derive(Clone, Debug)]
+pub(crate) enum Fact {
+    /// A producer was told where its batch is.
+    Acked { batch: u64 },
+    /// A consumer was shown a batch.
+    Shown { batch: u64 },
+    /// A cut was answered, that was asked for at a step.
+    Cut { asked: Step, cut: Cut },
+    /// A cut was refused.
+    CutRefused { at: Hlc, wall_ms: u64, why: Refusal },
+    /// A partition was read as of a moment.
+    Moment(Moment),
+    /// It was not.
+    MomentRefused { topic: String, at: Hlc, why: Refusal },
+    /// A user time was looked for.
+    Sought(Sought),
+    /// Which topics there were.
+    Names { asked: Step, names: AsOf },
+    /// Which offsets were committed.
+    Offsets { asked: Step, offsets: AsOf },
+    /// In the middle of a group, as its journal is synced: how far partitions could be read, and what
+    /// was promised.
+    Glimpse { frontier: Hlc, ends: Vec<(crate::audit::Place, u64)> },
+    /// A life of the node ended.
+    Died(Death),
+    /// The wall clock jumped so far ahead that nobody trusts it; or that is over.
+    Mistrusted(bool),
+}

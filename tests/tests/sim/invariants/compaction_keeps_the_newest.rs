@@ -1,0 +1,38 @@
+//! Compaction, against a replay: a compacted topic read as of a moment has the newest value that each key
+//! had then, and nothing that was never there.
+
+use std::collections::BTreeMap;
+
+use hlc::Hlc;
+
+use super::{Invariant, Verdict};
+use crate::audit::Record;
+use crate::facts::Fact;
+use crate::ledger::{Ledger, Step};
+
+pub(super) struct CompactionKeepsTheNewest;
+
+impl Invariant for CompactionKeepsTheNewest {
+    fn name(&self) -> &'static str {
+        "compaction_keeps_the_newest"
+    }
+
+    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
+        let Fact::Moment(moment) = fact else { return Ok(()) };
+        let seen = ledger.partition_at(&moment.topic, moment.partition, moment.at);
+        let Some(seen) = seen.filter(|seen| seen.now.compacted_to > Hlc::ZERO) else {
+            return Ok(());
+        };
+        let name = format!("{}/{} at {}", moment.topic, moment.partition, moment.at);
+        let replayed: Vec<&Record> =
+            seen.within(moment.at).flat_map(|entry| &entry.records).collect();
+        if let Some(odd) = moment.records.iter().find(|record| !replayed.contains(record)) {
+            return Err(format!("{name}: {odd:?} was never there"));
+        }
+        let newest: BTreeMap<_, _> = replayed.iter().map(|record| (&record.key, *record)).collect();
+        match newest.values().find(|record| !moment.records.contains(record)) {
+            Some(missing) => Err(format!("{name}: {missing:?} is missing")),
+            None => Ok(()),
+        }
+    }
+}

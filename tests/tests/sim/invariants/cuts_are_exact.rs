@@ -1,0 +1,35 @@
+//! A cut ends, in each partition of each topic that existed then, behind the last batch that is stamped
+//! below it; and has no other partition in it.
+
+use super::{Invariant, Verdict};
+use crate::facts::Fact;
+use crate::ledger::{Ledger, Step};
+
+pub(super) struct CutsAreExact;
+
+impl Invariant for CutsAreExact {
+    fn name(&self) -> &'static str {
+        "cuts_are_exact"
+    }
+
+    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
+        let Fact::Cut { cut, .. } = fact else { return Ok(()) };
+        let mut expected = 0;
+        for seen in ledger.partitions.values().filter(|seen| seen.now.exists_at(cut.at)) {
+            expected += 1;
+            let place = (seen.now.topic.clone(), seen.now.place.1);
+            let Some(span) = cut.spans.get(&place) else {
+                return Err(format!("the cut at {} misses {place:?}", cut.at));
+            };
+            let end = seen.end_at(cut.at);
+            // What was given up in front of the first entry that was ever seen is known by nobody.
+            if span.end != end && !(end == 0 && span.end <= seen.now.start) {
+                return Err(format!("{place:?} ends at {end} in {}, and not {}", cut.at, span.end));
+            }
+        }
+        match cut.spans.len() == expected {
+            true => Ok(()),
+            false => Err(format!("{expected} partitions existed at {}: {:?}", cut.at, cut.spans)),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Whoever asks after an answer was given sees a frontier at least as late, from one life of the node to
+//! the next.
+
+use hlc::Hlc;
+
+use super::{Invariant, Verdict};
+use crate::facts::Fact;
+use crate::ledger::{Ledger, Step};
+
+#[derive(Default)]
+pub(super) struct FrontierNeverFalls {
+    /// Frontiers by when they were answered, each later than all before it.
+    answered: Vec<(Step, Hlc)>,
+}
+
+impl Invariant for FrontierNeverFalls {
+    fn name(&self) -> &'static str {
+        "frontier_never_falls"
+    }
+
+    fn on_fact(&mut self, fact: &Fact, step: Step, _ledger: &Ledger) -> Verdict {
+        let (asked, frontier) = match fact {
+            Fact::Cut { asked, cut } => (*asked, cut.frontier),
+            Fact::Names { asked, names } => (*asked, names.frontier),
+            Fact::Offsets { asked, offsets } => (*asked, offsets.frontier),
+            _ => return Ok(()),
+        };
+        let before = self.answered.partition_point(|(answered, _)| *answered < asked);
+        if let Some((_, known)) = self.answered[..before].last().filter(|(_, k)| *k > frontier) {
+            return Err(format!("{frontier} was answered, and {known} before it was asked for"));
+        }
+        if self.answered.last().is_none_or(|(_, known)| *known < frontier) {
+            self.answered.push((step, frontier));
+        }
+        Ok(())
+    }
+}

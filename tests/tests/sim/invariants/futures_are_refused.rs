@@ -1,0 +1,50 @@
+//! A moment in the far future is an error at once, and nothing else is called that; and nothing is answered
+//! that lies ahead of the frontier.
+
+use hlc::Hlc;
+
+use super::{Invariant, Verdict};
+use crate::facts::{Fact, Refusal};
+use crate::ledger::{Ledger, Step};
+
+/// What counts as far, for certain: clocks are set by less.
+const FAR_MS: u64 = 600_000;
+
+#[derive(Default)]
+pub(super) struct FuturesAreRefused {
+    latest: Hlc,
+}
+
+impl Invariant for FuturesAreRefused {
+    fn name(&self) -> &'static str {
+        "futures_are_refused"
+    }
+
+    fn on_fact(&mut self, fact: &Fact, _step: Step, _ledger: &Ledger) -> Verdict {
+        match fact {
+            Fact::Cut { cut, .. } => {
+                self.latest = self.latest.max(cut.frontier);
+                match cut.at <= cut.frontier.next() {
+                    true => Ok(()),
+                    false => Err(format!("{} was answered under {}", cut.at, cut.frontier)),
+                }
+            }
+            Fact::CutRefused { at, wall_ms, why, .. } => {
+                let ahead_ms = at.time().0.saturating_sub(*wall_ms);
+                match why {
+                    Refusal::Future if *at <= self.latest => {
+                        Err(format!("{at} is past, for {} was a frontier", self.latest))
+                    }
+                    Refusal::Future if ahead_ms == 0 => {
+                        Err(format!("{at} is not ahead of {wall_ms}"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Fact::Moment(moment) if moment.at.time().0 > moment.wall_ms + FAR_MS => {
+                Err(format!("{} lies in the far future, and was read", moment.at))
+            }
+            _ => Ok(()),
+        }
+    }
+}

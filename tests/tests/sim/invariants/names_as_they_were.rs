@@ -1,0 +1,32 @@
+//! Which topics there were at a moment is answered the same for ever, and as whoever made them so knows it.
+
+use std::collections::BTreeMap;
+
+use hlc::Hlc;
+
+use super::{Invariant, Verdict};
+use crate::facts::{AsOf, Fact};
+use crate::ledger::{Ledger, Step};
+
+#[derive(Default)]
+pub(super) struct NamesAsTheyWere {
+    known: BTreeMap<Hlc, Vec<String>>,
+}
+
+impl Invariant for NamesAsTheyWere {
+    fn name(&self) -> &'static str {
+        "names_as_they_were"
+    }
+
+    fn on_fact(&mut self, fact: &Fact, _step: Step, _ledger: &Ledger) -> Verdict {
+        let Fact::Names { names: AsOf { at, answer, expected, .. }, .. } = fact else {
+            return Ok(());
+        };
+        let known = expected.as_ref().or_else(|| self.known.get(at));
+        if let Some(known) = known.filter(|known| *known != answer) {
+            return Err(format!("at {at} there was {known:?}, and the answer is {answer:?}"));
+        }
+        self.known.insert(*at, answer.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! B2: whatever is sent after a frontier was answered is stamped above it; and whatever is not visible
+//! while a frontier holds never comes to lie below it.
+
+use hlc::Hlc;
+
+use super::{Invariant, Verdict};
+use crate::audit::{Audit, Place};
+use crate::facts::Fact;
+use crate::ledger::{Ledger, Step};
+
+#[derive(Default)]
+pub(super) struct NothingBelowTheFrontier {
+    /// Promises by when they were answered, each later than all before it: no later stamp is as early.
+    promised: Vec<(Step, Hlc)>,
+    /// In the middle of a group: a frontier, and how far each partition could be read.
+    glimpses: Vec<(Hlc, Vec<(Place, u64)>)>,
+}
+
+impl NothingBelowTheFrontier {
+    fn promise(&mut self, step: Step, promise: Hlc) {
+        if self.promised.last().is_none_or(|(_, known)| *known < promise) {
+            self.promised.push((step, promise));
+        }
+    }
+
+    fn promised_before(&self, step: Step) -> Hlc {
+        let before = self.promised.partition_point(|(answered, _)| *answered < step);
+        self.promised[..before].last().map_or(Hlc::ZERO, |(_, promise)| *promise)
+    }
+}
+
+impl Invariant for NothingBelowTheFrontier {
+    fn name(&self) -> &'static str {
+        "nothing_below_the_frontier"
+    }
+
+    fn on_fact(&mut self, fact: &Fact, step: Step, _ledger: &Ledger) -> Verdict {
+        match fact {
+            Fact::Cut { cut, .. } => self.promise(step, cut.frontier.max(cut.at.previous())),
+            Fact::Moment(moment) => self.promise(step, moment.at.previous()),
+            Fact::Names { names, .. } => self.promise(step, names.frontier),
+            Fact::Offsets { offsets, .. } => self.promise(step, offsets.frontier),
+            Fact::Glimpse { frontier, ends } => self.glimpses.push((*frontier, ends.clone())),
+            // What was not on stable storage may be taken back, and its offsets given out again.
+            Fact::Died(_) => self.glimpses.clear(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn on_audit(&mut self, audit: &Audit, ledger: &Ledger) -> Verdict {
+        for held in &audit.partitions {
+            for (id, entry) in held.entries.iter().filter_map(|e| Some((e.batch()?, e))) {
+                let batch = ledger.batch(id);
+                let promised = self.promised_before(batch.sent);
+                if entry.stamp <= promised {
+                    let stamp = entry.stamp;
+                    return Err(format!(
+                        "batch {id} has {stamp}, and {promised} was promised before it was sent: {batch:?}"
+                    ));
+                }
+            }
+        }
+        for (frontier, ends) in std::mem::take(&mut self.glimpses) {
+            for held in &audit.partitions {
+                let Some((_, end)) = ends.iter().find(|(place, _)| *place == held.place) else {
+                    continue;
+                };
+                let late = held.entries.iter().find(|entry| entry.base >= *end);
+                if let Some(late) = late.filter(|late| late.stamp <= frontier) {
+                    let (name, stamp) = (&held.topic, late.stamp);
+                    return Err(format!("{name}: {stamp} was not visible under {frontier}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! What survives a crash is a prefix in the order of stamps, over all partitions: no batch is there of
+//! which one that was accepted before it is not.
+
+use std::collections::BTreeSet;
+
+use hlc::Hlc;
+
+use super::{Invariant, Verdict};
+use crate::audit::{Audit, Occasion, Place};
+use crate::ledger::Ledger;
+
+#[derive(Default)]
+pub(super) struct PrefixDurability {
+    /// What could be seen when the node died.
+    before: BTreeSet<(Hlc, Place, u64)>,
+}
+
+impl Invariant for PrefixDurability {
+    fn name(&self) -> &'static str {
+        "prefix_durability"
+    }
+
+    fn on_audit(&mut self, audit: &Audit, _ledger: &Ledger) -> Verdict {
+        match audit.occasion {
+            Occasion::Death => self.before = stamps(audit),
+            Occasion::Start { .. } => {
+                let (before, after) = (std::mem::take(&mut self.before), stamps(audit));
+                let Some((last, ..)) = after.last() else { return Ok(()) };
+                let is_kept = |(_, place, base): &&(Hlc, Place, u64)| {
+                    let held = audit.partitions.iter().find(|held| held.place == *place);
+                    held.is_none_or(|held| *base >= held.start && held.compacted_to == Hlc::ZERO)
+                };
+                let lost = before.difference(&after).filter(|(stamp, ..)| stamp < last);
+                if let Some((stamp, place, base)) = lost.into_iter().find(is_kept) {
+                    return Err(format!("{stamp} of {place:?} at {base} is gone; {last} is there"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn stamps(audit: &Audit) -> BTreeSet<(Hlc, Place, u64)> {
+    let of = |held: &crate::audit::Partition| {
+        let place = held.place;
+        held.entries.iter().map(move |entry| (entry.stamp, place, entry.base)).collect::<Vec<_>>()
+    };
+    audit.partitions.iter().flat_map(of).collect()
+}

@@ -1,0 +1,37 @@
+//! No batch is there twice, however often it was sent; and those of an idempotent producer stand in the
+//! order of their sequence numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Invariant, Verdict};
+use crate::audit::Audit;
+use crate::ledger::Ledger;
+
+pub(super) struct RetriesAreNotDoubled;
+
+impl Invariant for RetriesAreNotDoubled {
+    fn name(&self) -> &'static str {
+        "retries_are_not_doubled"
+    }
+
+    fn on_audit(&mut self, audit: &Audit, ledger: &Ledger) -> Verdict {
+        if !audit.is_whole() {
+            return Ok(());
+        }
+        let mut found = BTreeSet::new();
+        for held in &audit.partitions {
+            let mut last: BTreeMap<i64, i32> = BTreeMap::new();
+            for (id, base) in held.entries.iter().filter_map(|e| Some((e.batch()?, e.base))) {
+                if !found.insert(id) {
+                    return Err(format!("batch {id} is there twice: {:?}", ledger.batch(id)));
+                }
+                let Some((producer, sequence)) = ledger.batch(id).sequence else { continue };
+                let before = last.insert(producer, sequence);
+                if before.is_some_and(|before| before >= sequence) {
+                    return Err(format!("{sequence} of {producer} at {base} follows {before:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

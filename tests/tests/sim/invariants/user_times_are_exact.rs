@@ -1,0 +1,43 @@
+//! The offset of a user time is that of the first record, in the order of offsets, whose own time is as
+//! late: in any order of times, and inside a moment as of that moment.
+
+use hlc::Hlc;
+
+use super::{Invariant, Verdict};
+use crate::facts::{Fact, Sought};
+use crate::ledger::{Ledger, Step};
+
+pub(super) struct UserTimesAreExact;
+
+impl Invariant for UserTimesAreExact {
+    fn name(&self) -> &'static str {
+        "user_times_are_exact"
+    }
+
+    fn on_fact(&mut self, fact: &Fact, _step: Step, ledger: &Ledger) -> Verdict {
+        let Fact::Sought(Sought { topic, partition, at, time, found }) = fact else {
+            return Ok(());
+        };
+        let Some(seen) = ledger.partition_at(topic, *partition, *at) else {
+            return Err(format!("{topic}/{partition} did not exist at {at}, and was sought in"));
+        };
+        if seen.now.compacted_to > Hlc::ZERO {
+            return Ok(());
+        }
+        let records = || seen.within(*at).flat_map(|entry| &entry.records);
+        let first = |start: u64| {
+            let kept = records().find(|record| record.offset >= start && record.time >= *time);
+            kept.map(|record| (record.offset, record.time))
+        };
+        // The partition may have begun earlier when it was asked than it does now.
+        let is_first = |start: u64| *found == first(start);
+        let starts = (0..=seen.now.start).rev();
+        match starts.into_iter().any(is_first) {
+            true => Ok(()),
+            false => Err(format!(
+                "{topic}/{partition} at {at} from {time}: {found:?}, and not {:?}",
+                first(seen.now.start)
+            )),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What the clients know, and what the node was ever seen to have: plain maps, beside the real thing.
+
+use std::collections::BTreeMap;
+
+use hlc::Hlc;
+
+use crate::audit::{Audit, Occasion, Partition, Place, Stored};
+
+/// A moment of the run, in which order facts became known. Whatever was answered at an earlier step than
+/// another thing was sent, happened before it.
+pub(crate) type Step = u64;
+
+/// Whose word a producer takes for it that its batch is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acks {
+    /// Nobody's.
+    None,
+    /// The node's; the batch may go with the machine.
+    Leader,
+    /// The disk's.
+    All,
+}
+
+/// A batch that a client sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    pub(crate) topic: String,
+    pub(crate) partition: u32,
+    pub(crate) acks: Acks,
+    /// Its producer's id, and its first sequence number.
+    pub(crate) sequence: Option<(i64, i32)>,
+    /// When it was first sent.
+    pub(crate) sent: Step,
+    /// The wall clock was set so often before that.
+    pub(crate) clock_steps: u64,
+    /// When its producer was told where it is.
+    pub(crate) acked: Option<Acked>,
+}
+
+/// An answer that says that a batch is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acked {
+    pub(crate) step: Step,
+    pub(crate) base: u64,
+    /// What the wall clock showed, and how often it had been set.
+    pub(crate) wall_ms: u64,
+    pub(crate) clock_steps: u64,
+}
+
+/// A partition as it was ever seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// As it is now, without entries.
+    pub(crate) now: Partition,
+    /// All entries that it ever had, by offset, as they were at first: what was given up is here too.
+    pub(crate) entries: BTreeMap<u64, Stored>,
+}
+
+impl Seen {
+    /// The first offset that is not in the cut with this bound.
+    pub(crate) fn end_at(&self, bound: Hlc) -> u64 {
+        self.within(bound).last().map_or(0, |entry| entry.end)
+    }
+
+    /// The entries in the cut with this bound.
+    pub(crate) fn within(&self, bound: Hlc) -> impl Iterator<Item = &Stored> {
+        self.entries.values().take_while(move |entry| entry.stamp < bound)
+    }
+
+    /// The stamp of the last entry of which something was given up at the front.
+    pub(crate) fn lost_to(&self) -> Option<Hlc> {
+        let lost = self.entries.range(..self.now.start).next_back();
+        lost.map(|(_, entry)| entry.stamp)
+    }
+}
+
+/// The model.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    step: Step,
+    pub(crate) batches: Vec<Batch>,
+    pub(crate) partitions: BTreeMap<Place, Seen>,
+}
+
+impl Ledger {
+    /// The next step.
+    pub(crate) fn next_step(&mut self) -> Step {
+        self.step += 1;
+        self.step
+    }
+
+    pub(crate) fn batch(&self, id: u64) -> &Batch {
+        &self.batches[id as usize]
+    }
+
+    /// The partition that had a topic's name in the cut with this bound.
+    pub(crate) fn partition_at(&self, topic: &str, index: u32, bound: Hlc) -> Option<&Seen> {
+        self.partitions.values().find(|seen| {
+            (&*seen.now.topic, seen.now.place.1) == (topic, index) && seen.now.exists_at(bound)
+        })
+    }
+
+    /// Enters what an audit found.
+    pub(crate) fn enter(&mut self, audit: &Audit) {
+        if audit.occasion == (Occasion::Start { lost_power: true }) {
+            // A topic whose creation was not on stable storage is gone with all that it had.
+            let places: Vec<Place> = audit.partitions.iter().map(|p| p.place).collect();
+            self.partitions.retain(|place, _| places.contains(place));
+        }
+        for partition in &audit.partitions {
+            let now = Partition { entries: Vec::new(), ..partition.clone() };
+            let seen = self
+                .partitions
+                .entry(partition.place)
+                .or_insert_with(|| Seen { now: now.clone(), entries: BTreeMap::new() });
+            seen.now = now;
+            // Offsets that a crash took back are given out again.
+            seen.entries.split_off(&partition.end);
+            for entry in &partition.entries {
+                seen.entries.entry(entry.base).or_insert_with(|| entry.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! One life of a node: the engine and Kafka's face, on a simulated disk and clock.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
+use engine::{Engine, EngineOptions};
+use hlc::WallClock;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::chance::Chance;
+use crate::clock::SimClock;
+use crate::disk::SimDisk;
+use crate::network::{End, connection};
+
+/// How long a group may gather before it is written: the disk's time.
+const TURN_MS_MAX: u64 = 4;
+
+/// How records of deleted topics and old offsets go: soon, so that a run sees it.
+pub(crate) const RETENTION: Duration = Duration::from_secs(6);
+
+fn engine_options() -> EngineOptions {
+    let storage = storage::Options {
+        driven_by_hand: true,
+        segment_bytes_max: 24 << 10,
+        segment_frames_max: 60,
+        tail_bytes_max: 4 << 10,
+        index_bytes_max: 64 << 10,
+        ..storage::Options::default()
+    };
+    EngineOptions {
+        storage,
+        deleted_topic_retention: RETENTION,
+        offsets_retention: RETENTION,
+        cut_cache_bytes_max: 16 << 10,
+        ..EngineOptions::default()
+    }
+}
+
+fn kafka_options() -> KafkaOptions {
+    KafkaOptions { auto_create_topics: false, ..KafkaOptions::default() }
+}
+
+pub(crate) struct Node {
+    pub(crate) disk: SimDisk,
+    pub(crate) engine: Arc<Engine>,
+    kafka: Arc<Kafka>,
+    stop: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    chance: Mutex<Chance>,
+}
+
+impl Node {
+    /// Opens what is on the disk, and serves.
+    pub(crate) fn start(
+        disk: SimDisk,
+        clock: &Arc<SimClock>,
+        mut chance: Chance,
+    ) -> Result<Node, String> {
+        let kafka_options = kafka_options();
+        let format = KafkaFormat { unpacked_bytes_max: kafka_options.unpacked_bytes_max };
+        let engine = Engine::open(
+            Arc::new(disk.clone()),
+            engine_options(),
+            Arc::clone(clock) as Arc<dyn WallClock>,
+            Arc::new(format),
+        );
+        let engine = Arc::new(engine.map_err(|error| error.to_string())?);
+        let kafka = Kafka::new(Arc::clone(&engine), kafka_options);
+        let kafka = kafka.map_err(|error| error.to_string())?;
+        let turns = tokio::spawn(turn(Arc::clone(&engine), chance.fork()));
+        let (stop, _) = watch::channel(false);
+        let (tasks, chance) = (Mutex::new(vec![turns]), Mutex::new(chance));
+        Ok(Node { disk, engine, kafka, stop, tasks, chance })
+    }
+
+    /// A client's end of a new connection, unless it stops.
+    pub(crate) fn connect(&self) -> Option<End> {
+        if *self.stop.borrow() {
+            return None;
+        }
+        let (client, server) = connection(&mut self.chance.lock());
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 9092));
+        let (kafka, stop) = (Arc::clone(&self.kafka), self.stop.subscribe());
+        let serving = compat_kafka::serve_stream(kafka, server, (anywhere, anywhere), stop);
+        self.tasks.lock().push(tokio::spawn(serving));
+        Some(client)
+    }
+
+    /// The operator says that the wall clock is right.
+    pub(crate) fn confirm_clock(&self) {
+        self.engine.timekeeper().confirm();
+    }
+
+    /// Takes no more connections, and lets requests end.
+    pub(crate) fn stop(&self) {
+        self.stop.send_replace(true);
+        self.kafka.close();
+    }
+
+    /// Closes the files.
+    ///
+    /// # Errors
+    /// As [`Node::end_at_once`].
+    pub(crate) async fn end_in_order(self) -> Result<(), String> {
+        self.disk.set_peek(None);
+        self.engine.close();
+        self.end_at_once().await
+    }
+
+    /// The process dies.
+    ///
+    /// # Errors
+    /// One of its tasks had panicked.
+    pub(crate) async fn end_at_once(self) -> Result<(), String> {
+        self.disk.set_peek(None);
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in &tasks {
+            task.abort();
+        }
+        for task in tasks {
+            match task.await {
+                Err(error) if error.is_panic() => {
+                    return Err(io::Error::other(error).to_string());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does what the node's threads would do, now and then.
+async fn turn(engine: Arc<Engine>, mut chance: Chance) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(chance.between(0, TURN_MS_MAX))).await;
+        engine.turn();
+    }
+}

@@ -1,0 +1,47 @@
+//! What happened, in order: for people, and as one number by which two runs are compared.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+/// How many lines a failure shows.
+const SHOWN: usize = 80;
+
+/// The events of a run.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    lines: VecDeque<String>,
+    count: u64,
+    hasher: DefaultHasher,
+    prints: bool,
+}
+
+impl Trace {
+    /// `prints` every line at once, too.
+    pub(crate) fn new(prints: bool) -> Trace {
+        Trace { lines: VecDeque::new(), count: 0, hasher: DefaultHasher::new(), prints }
+    }
+
+    pub(crate) fn note(&mut self, at: Duration, who: &str, what: &str) {
+        let line = format!("{:>9.3}s {who:<10} {what}", at.as_secs_f64());
+        line.hash(&mut self.hasher);
+        self.count += 1;
+        if self.prints {
+            eprintln!("{line}");
+        }
+        if self.lines.len() == SHOWN {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+
+    /// The same for two runs in which the same happened.
+    pub(crate) fn fingerprint(&self) -> (u64, u64) {
+        (self.count, self.hasher.finish())
+    }
+
+    /// The last events.
+    pub(crate) fn tail(&self) -> String {
+        self.lines.iter().map(|line| format!("  {line}\n")).collect()
+    }
+}
