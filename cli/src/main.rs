@@ -18,6 +18,7 @@ mod output;
 mod reading;
 mod table;
 mod tree_path;
+mod tree_reading;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

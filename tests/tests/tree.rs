@@ -92,6 +92,22 @@ fn the_state_by_key_is_printed_and_stands_in_files() {
     assert_eq!(shell.prints(&["cat", &format!("/topics/state/by-key/b%2Fc@{then}")]), "2");
 }
 
+/// F42: the topic says where user time is, and only the server knows.
+#[test]
+fn a_moment_of_user_time_goes_by_what_the_topic_says() {
+    let shell = Shell::new();
+    let config = "freezeframe.user.time=json:/at";
+    shell.prints(&["topics", "create", "events", "--config", config]);
+    let lines: Vec<String> = [30, 10, 20].map(|at| format!("{{\"at\":{at}}}\n")).into();
+    shell.takes(&["produce", "events"], &lines.concat());
+    let early = lines[1..].concat();
+    assert_eq!(shell.prints(&["cat", "events@u30"]), early);
+    assert_eq!(shell.prints(&["cat", "events/0", "--at", "u10..u20"]), lines[1]);
+    assert_eq!(shell.prints(&["consume", "events", "--at", "u30"]), early);
+    assert_eq!(shell.prints(&["consume", "events", "--at", "u30", "-n", "1"]), lines[1]);
+    assert_eq!(shell.prints(&["cat", "/.at/u30/topics/events/0.values"]), early);
+}
+
 #[test]
 fn what_is_not_there_is_said_and_a_mistake_is_told_from_it() {
     let shell = Shell::new();

@@ -1,15 +1,15 @@
 //! `freezeframe cat`: the contents of a topic or partition, to its end.
 
-use anyhow::Context;
 use client::Client;
-use fileview::{Format, RenderError, Selection, base64};
+use fileview::{Format, RenderError, Selection};
 use hlc::Ask;
 
 use super::Server;
 use crate::moments::{At, TypedPath};
 use crate::output::{Output, UsageError};
 use crate::reading::{Source, pin_user};
-use crate::tree_path::{AnyPath, name_of};
+use crate::tree_path::AnyPath;
+use crate::tree_reading::{OpenFile, bytes_of, partition_files};
 
 /// Arguments of `cat`.
 #[derive(Debug, clap::Args)]
@@ -122,38 +122,20 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-/// How much of a file is asked for at once.
-const PART_BYTES: usize = 512 << 10;
-
 /// Prints a file of the tree, as it was when it was opened.
 async fn file(client: &mut Client, path: &str, output: &mut Output) -> anyhow::Result<()> {
-    let opened = client.tree_open(path).await?;
-    let mut at = 0;
-    while at < opened.size {
-        let wanted = PART_BYTES.min(usize::try_from(opened.size - at).unwrap_or(usize::MAX));
-        let part = match client.tree_read(&opened, at, wanted).await {
-            Ok(part) => bytes_of(&part)?,
+    let mut file = OpenFile::open(client, path).await?;
+    loop {
+        match file.part(client).await {
+            Ok(Some(part)) => output.bytes(&part)?,
+            Ok(None) => return Ok(output.flush()?),
             Err(error) => {
                 // What came before an error is shown before the error is.
                 output.flush()?;
-                return Err(error.into());
+                return Err(error);
             }
-        };
-        if part.is_empty() {
-            anyhow::bail!(
-                "{path} has {} bytes, but the server gives none from {at} on",
-                opened.size
-            );
         }
-        output.bytes(&part)?;
-        at += part.len() as u64;
     }
-    client.tree_close(opened).await?;
-    Ok(output.flush()?)
-}
-
-fn bytes_of(part: &str) -> anyhow::Result<Vec<u8>> {
-    base64::decode(part).context("the server answered with something that is not base64")
 }
 
 /// Prints the exact set of records of a moment of user time, one partition after the other.
@@ -164,27 +146,9 @@ async fn user_set(
     format: FormatArg,
 ) -> anyhow::Result<()> {
     let extension = if matches!(format, FormatArg::Jsonl) { "jsonl" } else { "values" };
-    let directory = format!("/.at/{ask}/topics/{}", path.topic);
-    let mut partitions: Vec<u32> = Vec::new();
-    match path.partition {
-        Some(partition) => partitions.push(partition),
-        None => {
-            let mut after = 0;
-            loop {
-                let page = client.tree_list(&directory, after, false).await?;
-                let Some(last) = page.last() else { break };
-                after = last.cookie;
-                partitions.extend(page.iter().filter_map(|listed| {
-                    let name = name_of(&listed.name);
-                    name.strip_suffix(extension)?.strip_suffix('.')?.parse::<u32>().ok()
-                }));
-            }
-        }
-    }
-    partitions.sort_unstable();
     let mut output = Output::lock();
-    for partition in partitions {
-        file(client, &format!("{directory}/{partition}.{extension}"), &mut output).await?;
+    for path in partition_files(client, path, ask, extension).await? {
+        file(client, &path, &mut output).await?;
     }
     Ok(())
 }

@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use client::{Client, ClientError};
-use fileview::Format;
+use fileview::{Format, RecordLine, Selection};
+use hlc::Ask;
 
 use super::Server;
 use crate::moments::{At, TypedPath};
 use crate::output::{Output, UsageError};
-use crate::reading::{Reader, Source};
+use crate::reading::{Reader, Source, pin_user};
+use crate::tree_reading::{OpenFile, partition_files};
 
 /// For how long a server that went away is waited for.
 const RETURN_PATIENCE: Duration = Duration::from_secs(60);
@@ -59,13 +62,19 @@ enum RecordFormat {
 
 /// Prints them.
 pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
-    let path = args.path.with_at(args.at)?;
+    let path = args.path.clone().with_at(args.at.clone())?;
     if path.at.is_some() && (args.follow || args.from_beginning) {
         let message =
             "the past has a beginning and an end: leave --from-beginning and --follow out";
         return Err(UsageError(message.to_owned()).into());
     }
     let mut client = server.connect().await?;
+    // By what the topic says user time is: only the server can tell.
+    if let Some(at) = path.at.as_ref().filter(|at| Selection::user_times(&at.ask).is_some())
+        && let Some(pinned) = pin_user(&mut client, &path.topic, at).await?
+    {
+        return print_user_set(&mut client, &path, &pinned, &args).await;
+    }
     let source = Source::find(&mut client, &path).await?;
     let mut bounds = source.bounds(&mut client, &path).await?;
     let starts_at_end = path.at.is_none() && !args.from_beginning;
@@ -88,6 +97,51 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
         printed = print(&mut client, reader, count, follows) => printed,
         // What was read is printed: the output is written out after every step.
         _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// Prints the exact set of records of a moment of user time, one partition after the other.
+async fn print_user_set(
+    client: &mut Client,
+    path: &TypedPath,
+    ask: &Ask,
+    args: &Args,
+) -> anyhow::Result<()> {
+    let mut left = args.count.unwrap_or(u64::MAX);
+    let mut output = Output::lock();
+    for path in partition_files(client, path, ask, "jsonl").await? {
+        let mut file = OpenFile::open(client, &path).await?;
+        // Lines that are records: a value may have more than one.
+        let mut rest = Vec::new();
+        while left > 0
+            && let Some(part) = file.part(client).await?
+        {
+            rest.extend_from_slice(&part);
+            let lines = rest.split_inclusive(|byte| *byte == b'\n');
+            let mut printed = 0;
+            for line in lines.filter(|line| line.ends_with(b"\n")) {
+                if left == 0 {
+                    break;
+                }
+                print_line(line, args.format, &mut output)?;
+                (printed, left) = (printed + line.len(), left - 1);
+            }
+            rest.drain(..printed);
+            output.flush()?;
+        }
+    }
+    Ok(())
+}
+
+fn print_line(line: &[u8], format: RecordFormat, output: &mut Output) -> anyhow::Result<()> {
+    match format {
+        RecordFormat::Jsonl => Ok(output.bytes(line)?),
+        RecordFormat::Values => {
+            let record = RecordLine::parse(line)
+                .context("the server answered with a line that is no record")?;
+            output.bytes(&record.value.unwrap_or_default())?;
+            Ok(output.bytes(b"\n")?)
+        }
     }
 }
 
