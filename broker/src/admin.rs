@@ -1,4 +1,4 @@
-//! The admin port: health, readiness, metrics, and confirming the clock.
+//! The admin port: health, readiness, metrics, confirming the clock, and questions about the past.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::metrics;
 use crate::status::{Status, Why};
+use crate::{api, metrics};
 
 type Shared = State<Arc<Status>>;
 
@@ -26,6 +26,7 @@ pub(crate) async fn serve(
         .route("/readyz", get(readyz))
         .route("/metrics", get(read_metrics))
         .route("/clock/confirm", post(confirm_clock))
+        .merge(api::routes())
         .with_state(status);
     let stopped = async move {
         let _ = stop.wait_for(|stop| *stop).await;

@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::listen::take;
 use crate::status::{Parts, Status};
+use crate::tree::TreeOps;
 
 /// How long connections are given to end. Kafka's face bounds this itself; this bounds Kafka's face.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -94,7 +95,10 @@ impl Broker {
         });
         let (home, engine) = opening.await.context("open the data directory")??;
         kafka_face.cluster_id = home.cluster_id().to_owned();
+        let patience = kafka_face.moment_patience;
         let kafka = open_kafka(&engine, kafka_face)?;
+        let tree = open_tree(&engine, patience);
+        kafka.add_ops(Arc::new(TreeOps::new(Arc::clone(&tree))));
         let kafka_door = match kafka_port {
             Some(port) => {
                 let doing = || format!("listen for Kafka's clients on {}", config.kafka);
@@ -105,7 +109,7 @@ impl Broker {
             }
             None => None,
         };
-        let mounts = open_mounts(&engine, &data, patience);
+        let mounts = open_mounts(&engine, tree, &data);
         mount_all(&mounts, mounted).await?;
         let control = open_control(&data, &mounts);
         let housekeeping = tokio::spawn(Arc::clone(&engine).keep_house());
@@ -135,10 +139,14 @@ fn open_engine(
     Ok(Arc::new(engine.with_context(doing)?))
 }
 
-fn open_mounts(engine: &Arc<Engine>, data_dir: &Path, patience: Duration) -> Mounts {
-    let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let options = TreeOptions { patience, owner: user, ..TreeOptions::default() };
-    let tree = Arc::new(Tree::new(Arc::clone(engine), options));
+/// What nobody made as a file is the server's own.
+fn open_tree(engine: &Arc<Engine>, patience: Duration) -> Arc<Tree> {
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let options = TreeOptions { patience, owner, ..TreeOptions::default() };
+    Arc::new(Tree::new(Arc::clone(engine), options))
+}
+
+fn open_mounts(engine: &Arc<Engine>, tree: Arc<Tree>, data_dir: &Path) -> Mounts {
     let runtime = tokio::runtime::Handle::current();
     Mounts::new(engine.files().clone(), tree, data_dir.to_owned(), runtime)
 }

@@ -6,6 +6,7 @@
 //! [`Config::load`] reads what is asked for, [`Broker::start`] makes it run, and [`run`] is both ends
 //! of a process: it waits for signals and for a store that stops.
 mod admin;
+mod api;
 mod broker;
 mod config;
 pub mod control;
@@ -16,6 +17,7 @@ mod metrics;
 mod process;
 mod run;
 mod status;
+mod tree;
 
 pub use broker::{Broker, Running};
 pub use config::{Config, Listen, Origin, Problem, Problems, Sources};

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, check, completions, consume, cut, demo, groups, inspect, ls, mount, pins, produce, serve,
-    topics,
+    stat, topics,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -56,10 +56,12 @@ pub(crate) enum Command {
     Produce(produce::Args),
     /// Print records of a topic as they come, or those of a stretch of its past.
     Consume(consume::Args),
-    /// List topics, or the partitions of one.
+    /// List topics, the partitions of one, or what is in a directory of the tree of files.
     Ls(ls::Args),
-    /// Print the contents of a topic or partition, as of now or of a moment.
+    /// Print the contents of a topic, a partition or a file, as of now or of a moment.
     Cat(cat::Args),
+    /// Say what is known of a path in the tree of files.
+    Stat(stat::Args),
     /// Say where every partition ends at one moment.
     Cut(cut::Args),
     /// List, set and remove pins: moments that are kept, whatever retention says.

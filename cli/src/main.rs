@@ -17,6 +17,7 @@ mod moments;
 mod output;
 mod reading;
 mod table;
+mod tree_path;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

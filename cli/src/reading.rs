@@ -13,7 +13,7 @@ use client::{Client, ClientError, FetchOptions, OffsetAt};
 use fileview::{Format, Rendered, Renderer, Selection};
 use hlc::{Ask, Cut, Moment, UserTime};
 
-use crate::moments::{TypedPath, described, now};
+use crate::moments::{At, TypedPath, described, now};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const WAIT_MAX: Duration = Duration::from_millis(500);
@@ -165,11 +165,7 @@ impl Source {
 /// The topic as known at the moment's second part. If it has none, at the server's frontier, which
 /// makes the answer repeatable; from a stock Kafka, as it is now.
 async fn wire_of_user(client: &mut Client, topic: &str, ask: &Ask) -> anyhow::Result<String> {
-    let known = match known_of(ask) {
-        Some(known) => Some(known),
-        None => frontier(client, topic).await?,
-    };
-    let Some(known) = known else {
+    let Some(known) = known_as_of(client, topic, ask).await? else {
         eprintln!(
             "the exact set of records of {}, as known now; this server is not Freezeframe, so asking again may show more",
             described(ask)
@@ -179,6 +175,27 @@ async fn wire_of_user(client: &mut Client, topic: &str, ask: &Ask) -> anyhow::Re
     let pinned = with_known(ask, known);
     eprintln!("the exact set of records of {pinned}; ask for that moment to see the same again");
     Ok(moment_topic(topic, &Ask::At(Moment::Sys(known))))
+}
+
+async fn known_as_of(client: &mut Client, topic: &str, ask: &Ask) -> anyhow::Result<Option<Cut>> {
+    match known_of(ask) {
+        Some(known) => Ok(Some(known)),
+        None => frontier(client, topic).await,
+    }
+}
+
+/// A moment of user time, with the moment as known at which it is read here and whenever it is asked
+/// for again. `None` from a server that is not Freezeframe.
+pub(crate) async fn pin_user(
+    client: &mut Client,
+    topic: &str,
+    at: &At,
+) -> anyhow::Result<Option<Ask>> {
+    let Some(frontier) = frontier(client, topic).await? else { return Ok(None) };
+    at.announce();
+    let pinned = with_known(&at.ask, known_of(&at.ask).unwrap_or(frontier));
+    eprintln!("the exact set of records of {pinned}; ask for that moment to see the same again");
+    Ok(Some(pinned))
 }
 
 fn known_of(ask: &Ask) -> Option<Cut> {

@@ -352,9 +352,9 @@ impl Client {
         Ok(pins)
     }
 
-    async fn question<T: for<'de> Deserialize<'de>>(
+    pub(crate) async fn question<T: for<'de> Deserialize<'de>>(
         &mut self,
-        question: Question<'_>,
+        question: impl Serialize,
         server_wait: Duration,
     ) -> Result<T, ClientError> {
         let document =

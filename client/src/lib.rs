@@ -30,6 +30,7 @@ mod offsets;
 mod partitioner;
 mod produce;
 mod topics;
+pub mod tree;
 
 pub use cluster::{Client, Options};
 pub use error::ClientError;

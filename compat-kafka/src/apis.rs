@@ -18,7 +18,7 @@ mod find_coordinator;
 mod heartbeat;
 mod incremental_alter_configs;
 mod init_producer_id;
-mod join_group;
+pub(crate) mod join_group;
 mod leave_group;
 mod list_config_resources;
 mod list_groups;

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use engine::{Engine, Topic, TopicId, TopicView, View, When};
 use kafka_protocol::ResponseError;
+use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::error_code::seek_error;
+use crate::extension::MoreOps;
 use crate::file_run::Buffers;
 use crate::format::KafkaFormat;
 use crate::frame_memory::FrameMemory;
@@ -117,6 +119,8 @@ pub struct Kafka {
     pub(crate) rot: Rot,
     bound: OnceLock<SocketAddr>,
     metrics: Metrics,
+    /// Operations of the extension API that other parts of the server brought.
+    more_ops: RwLock<Vec<Arc<dyn MoreOps>>>,
 }
 
 /// A topic as a reader named it: the present, or a moment.
@@ -184,6 +188,7 @@ impl Kafka {
             rot: Rot::default(),
             bound: OnceLock::new(),
             metrics: Metrics::default(),
+            more_ops: RwLock::default(),
             options,
         }))
     }
@@ -191,6 +196,16 @@ impl Kafka {
     /// Counters.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Adds operations to the extension API. Those of this crate come first, and then whoever came first.
+    pub fn add_ops(&self, ops: Arc<dyn MoreOps>) {
+        self.more_ops.write().push(ops);
+    }
+
+    /// Who answers the operation `op`, of those that were added.
+    pub(crate) fn ops_of(&self, op: &str) -> Option<Arc<dyn MoreOps>> {
+        self.more_ops.read().iter().find(|more| more.ops().contains(&op)).cloned()
     }
 
     /// Counts and remembers a payload that was read and is not what was written.

@@ -20,6 +20,10 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         EngineError::StaleProducerEpoch { .. } => ResponseError::InvalidProducerEpoch,
         EngineError::OffsetOutOfRange { .. } => ResponseError::OffsetOutOfRange,
         EngineError::Pinned { .. } => ResponseError::PolicyViolation,
+        // Clients send it again, and then it is checked by the new setting.
+        EngineError::UserTimeChanged => ResponseError::NotLeaderOrFollower,
+        EngineError::UserTimeFalls { .. } => ResponseError::InvalidTimestamp,
+        EngineError::UserTime(_) => ResponseError::InvalidConfig,
         EngineError::Fenced(_) => ResponseError::NotLeaderOrFollower,
         EngineError::Disk(_) | EngineError::Corrupt(_) => ResponseError::KafkaStorageError,
         EngineError::Stopping(_) => ResponseError::NotLeaderOrFollower,

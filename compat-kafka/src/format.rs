@@ -1,13 +1,19 @@
 //! What the engine must know of a record batch.
 
+use std::ops::ControlFlow;
+
 use bytes::Bytes;
 use engine::{Format, KeyedRecord, Offset, ProducerNote, Rewritten};
 use hlc::{SysTime, UserTime};
-use kafka_records::{BatchHeader, HEADER_BYTES, Limit, rewrite, set_crc, times};
+use kafka_records::{
+    BatchError, BatchHeader, HEADER_BYTES, Limit, Parts, parts, rewrite, set_crc, times,
+};
+use user_time::{ExtractError, Extractor, RecordParts};
 
 /// The CRC of a batch covers its bytes from here on.
 const CRC_FROM: usize = 21;
 const LOG_APPEND_TIME: i16 = 1 << 3;
+const NO_TIMESTAMP: i64 = -1;
 
 /// Kafka's record batches, as a [`Format`]. The head of a payload is the batch's header.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +63,23 @@ impl Format for KafkaFormat {
             .collect())
     }
 
+    fn user_times(
+        &self,
+        batch: &Bytes,
+        extractor: &Extractor,
+    ) -> Result<Vec<(Offset, Option<UserTime>)>, String> {
+        let mut times = Vec::new();
+        let header = BatchHeader::parse(batch).map_err(|error| error.to_string())?;
+        let timestamps =
+            if header.is_log_append_time() { Timestamps::OfAppend } else { Timestamps::Own };
+        extract(batch, self.limit(), extractor, timestamps, |found| {
+            times.push((Offset(found.offset as u64), found.time.ok()));
+            ControlFlow::Continue(())
+        })
+        .map_err(|error| error.to_string())?;
+        Ok(times)
+    }
+
     fn rewrite(
         &self,
         batch: &Bytes,
@@ -81,6 +104,44 @@ impl Format for KafkaFormat {
             kafka_records::Rewritten::Empty(bytes) => Rewritten::Empty(bytes),
         })
     }
+}
+
+/// What an extractor finds in one record.
+pub(crate) struct Extracted {
+    pub(crate) offset: i64,
+    pub(crate) timestamp: i64,
+    pub(crate) time: Result<UserTime, ExtractError>,
+    /// Whether a plug-in has worked longer for the batch than it may. Then `time` is an error that says so.
+    pub(crate) is_overworked: bool,
+}
+
+/// Whose timestamps a batch carries, or will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timestamps {
+    /// Its records' own.
+    Own,
+    /// That of the append. It is not known before, so nothing may depend on it: no extractor sees it.
+    OfAppend,
+}
+
+/// Shows what `extractor` finds in each record of a batch, in order.
+pub(crate) fn extract(
+    batch: &Bytes,
+    limit: Limit,
+    extractor: &Extractor,
+    timestamps: Timestamps,
+    mut visit: impl FnMut(Extracted) -> ControlFlow<()>,
+) -> Result<(), BatchError> {
+    let mut session = extractor.session();
+    parts(batch, limit, |record| {
+        let Parts { offset, timestamp, key, value, headers } = record;
+        let shown = if timestamps == Timestamps::Own { timestamp } else { NO_TIMESTAMP };
+        let time = session.extract(RecordParts { timestamp: shown, key, value, headers });
+        let overworked = session.overworked();
+        let is_overworked = overworked.is_some();
+        let time = overworked.map_or(time, Err);
+        visit(Extracted { offset, timestamp, time, is_overworked })
+    })
 }
 
 /// Whose a batch is.

@@ -25,5 +25,6 @@ mod trim;
 
 pub use crate::core::{Address, Kafka, KafkaOptions};
 pub use conn::serve;
+pub use extension::{Answering, MoreOps, Refusal, ask};
 pub use format::KafkaFormat;
 pub use metrics::Metrics;

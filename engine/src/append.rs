@@ -6,9 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hlc::{Hlc, SysTime, UserTime};
 use storage::{Append, LogId, Offset, Payload, Stage};
+use user_time::Extractor;
 
 use crate::error::EngineError;
+use crate::namespace::{Partition, Topic};
 use crate::producers::Producers;
+use crate::user_time::{RuleChange, RulesInForce};
 
 /// The smallest and the largest user time of a batch. In journals of old, where finding them would
 /// have meant to decompress, the smallest may be a bound below it, and the largest a producer's claim.
@@ -61,6 +64,19 @@ pub trait Format: Send + Sync + 'static {
     /// The batch cannot be read.
     fn times(&self, batch: &Bytes) -> Result<Vec<(Offset, UserTime)>, String>;
 
+    /// The offset of each record of a stored batch, in order, and the user time that `extractor` finds in it,
+    /// if it has one that can be read.
+    ///
+    /// # Errors
+    /// The batch cannot be read, or its records have no fields.
+    fn user_times(
+        &self,
+        _batch: &Bytes,
+        _extractor: &Extractor,
+    ) -> Result<Vec<(Offset, Option<UserTime>)>, String> {
+        Err("records of this format have no fields".to_owned())
+    }
+
     /// A stored batch without the records for which `keep` says no. It is asked by rising offset, and
     /// nothing of a batch that is not made of keyed records, or that cannot be read to its end.
     ///
@@ -104,12 +120,32 @@ pub enum Rewritten {
 #[derive(Debug)]
 pub(crate) enum Note {
     Event,
+    /// An event that changes the user time of logs.
+    Rules {
+        logs: Vec<LogId>,
+        change: RuleChange,
+    },
     File,
-    Records { producer: Option<ProducerNote>, append_time: bool },
+    Records(RecordsNote),
+}
+
+/// What the writer's thread must know of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordsNote {
+    pub(crate) producer: Option<ProducerNote>,
+    /// Whether its records get the time of the append, …
+    pub(crate) append_time: bool,
+    /// … and whether that is their user time.
+    pub(crate) append_time_is_user_time: bool,
+    /// Since when the rule holds by which its user times were found; zero for the records' own timestamps.
+    pub(crate) rule: Hlc,
+    /// For a strict topic, the partition's largest user time as far as was visible.
+    pub(crate) strict_from: Option<UserTime>,
 }
 
 pub(crate) struct Stager {
     pub(crate) producers: Producers,
+    pub(crate) rules: RulesInForce,
     pub(crate) format: Arc<dyn Format>,
 }
 
@@ -124,15 +160,29 @@ impl Stage for Stager {
         stamp: Hlc,
     ) -> Result<(), EngineError> {
         self.producers.advance(stamp);
-        let Note::Records { producer, append_time } = &append.note else { return Ok(()) };
-        if let Some(note) = producer {
-            self.producers.check(append.log, note)?;
-            self.producers.stage(append.log, note, base, stamp);
+        let note = match &append.note {
+            Note::Records(note) => *note,
+            Note::Rules { logs, change } => {
+                self.rules.change(logs, *change, stamp);
+                return Ok(());
+            }
+            Note::Event | Note::File => return Ok(()),
+        };
+        // A duplicate is one whatever its user time: the first of the two was taken.
+        if let Some(producer) = &note.producer {
+            self.producers.check(append.log, producer)?;
         }
-        let time = append_time.then(|| stamp.time());
-        if let Some(time) = time {
+        self.rules.check(append.log, note.rule)?;
+        let time = note.append_time.then(|| stamp.time());
+        if let Some(time) = time.filter(|_| note.append_time_is_user_time) {
             let time = UserTime(time.0 as i64);
             append.user = (time, time);
+        }
+        if let Some(seen) = note.strict_from {
+            self.rules.rise(append.log, seen, append.user)?;
+        }
+        if let Some(producer) = &note.producer {
+            self.producers.stage(append.log, producer, base, stamp);
         }
         append.crc_from = self.format.seal(&mut append.payload, base, append.epoch, time);
         Ok(())
@@ -140,10 +190,12 @@ impl Stage for Stager {
 
     fn commit(&mut self) {
         self.producers.commit();
+        self.rules.commit();
     }
 
     fn rollback(&mut self) {
         self.producers.rollback();
+        self.rules.rollback();
     }
 
     fn state(&self) -> Vec<u8> {
@@ -152,16 +204,32 @@ impl Stage for Stager {
 }
 
 impl Batch {
-    pub(crate) fn into_append(self, log: LogId, append_time: bool) -> Append<Note> {
+    /// An append to a partition of `topic`. `append_time` says that its records get the time of it.
+    pub(crate) fn into_append(
+        self,
+        topic: &Topic,
+        partition: &Partition,
+        append_time: bool,
+    ) -> Append<Note> {
+        let rule = topic.user_time();
+        let note = RecordsNote {
+            producer: self.producer,
+            append_time,
+            append_time_is_user_time: append_time && rule.is_none_or(|rule| rule.is_timestamp()),
+            rule: rule.map_or(Hlc::ZERO, |rule| rule.since()),
+            strict_from: rule
+                .filter(|rule| rule.is_strict())
+                .map(|_| partition.log.tip().user_peak),
+        };
         Append {
-            log,
+            log: partition.log.id,
             kind: crate::namespace::event::KIND_RECORDS,
             epoch: 0,
             count: self.count,
             user: self.times,
             payload: self.payload,
             crc_from: None,
-            note: Note::Records { producer: self.producer, append_time },
+            note: Note::Records(note),
         }
     }
 }

@@ -4,9 +4,13 @@
 //! setting that this service has no use for is accepted where Kafka's clients and tools set it as a
 //! matter of course, and is listed with its value.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use user_time::Spec;
+
+use crate::user_time::{USER_TIME, USER_TIME_ORDER, USER_TIME_UNREADABLE};
 
 /// Why a setting was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +26,7 @@ pub enum ConfigError {
         /// What it was to become.
         value: String,
         /// What would be a value.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
 }
 
@@ -36,6 +40,7 @@ enum Kind {
     OneOf(&'static [&'static str]),
     ListOf(&'static [&'static str]),
     List,
+    UserTime,
 }
 
 /// The type names that Kafka's DescribeConfigs uses.
@@ -81,6 +86,9 @@ const KEYS: &[(&str, &str, Kind)] = &[
     ("flush.messages", "9223372036854775807", Kind::Long { min: 1 }),
     ("flush.ms", "9223372036854775807", Kind::Long { min: 0 }),
     ("follower.replication.throttled.replicas", "", Kind::List),
+    (USER_TIME, "timestamp", Kind::UserTime),
+    (USER_TIME_ORDER, "lenient", Kind::OneOf(&["lenient", "strict"])),
+    (USER_TIME_UNREADABLE, "refuse", Kind::OneOf(&["refuse", "keep"])),
     ("index.interval.bytes", "4096", Kind::Int { min: 0 }),
     ("leader.replication.throttled.replicas", "", Kind::List),
     ("local.retention.bytes", "-2", Kind::Long { min: -2 }),
@@ -112,7 +120,7 @@ pub fn topic_config_keys() -> impl Iterator<Item = (&'static str, &'static str, 
             Kind::Int { .. } => ConfigType::Int,
             Kind::Ratio => ConfigType::Double,
             Kind::Bool => ConfigType::Boolean,
-            Kind::OneOf(_) => ConfigType::String,
+            Kind::OneOf(_) | Kind::UserTime => ConfigType::String,
             Kind::ListOf(_) | Kind::List => ConfigType::List,
         };
         (*name, *default, config_type)
@@ -123,7 +131,10 @@ fn check(key: &str, value: &str) -> Result<(), ConfigError> {
     let Some((_, _, kind)) = KEYS.iter().find(|(name, ..)| *name == key) else {
         return Err(ConfigError::Unknown(key.to_owned()));
     };
-    let bad = |expected| Err(ConfigError::Value { key: key.into(), value: value.into(), expected });
+    let refuse = |expected: Cow<'static, str>| {
+        Err(ConfigError::Value { key: key.into(), value: value.into(), expected })
+    };
+    let bad = |expected: &'static str| refuse(expected.into());
     let number = |min: i64, max: i64| {
         value.parse::<i64>().is_ok_and(|number| number >= min && number <= max)
     };
@@ -134,7 +145,13 @@ fn check(key: &str, value: &str) -> Result<(), ConfigError> {
             bad("a fraction from 0 to 1")
         }
         Kind::Bool if value != "true" && value != "false" => bad("true or false"),
-        Kind::OneOf(words) if !words.contains(&value) => bad("one of the words that Kafka takes"),
+        Kind::OneOf(words) if !words.contains(&value) => {
+            refuse(format!("one of {}", words.join(", ")).into())
+        }
+        Kind::UserTime => match Spec::parse(value) {
+            Ok(_) => Ok(()),
+            Err(error) => refuse(error.to_string().into()),
+        },
         Kind::ListOf(words)
             if value.is_empty() || !value.split(',').all(|word| words.contains(&word.trim())) =>
         {

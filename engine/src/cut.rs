@@ -1,19 +1,22 @@
 //! One moment across everything.
+//!
+//! A cut by system time is causally closed: with an event, it has all that happened before it. One by
+//! user time is not: it has of each partition what its own records say, as a prefix.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hlc::{Ask, Cut, Hlc, Moment};
+use hlc::{Ask, Cut, Hlc, Moment, UserTime};
 use storage::Offset;
+use storage::manifest::Horizon;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::blocking::tip_at;
+use crate::blocking::{looking_from, tip_at};
 use crate::cut_cache::{Asked, CutCacheStats};
 use crate::engine::Engine;
-use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
-use crate::seek::{Lost, SeekError, When, earliest, is_kept};
+use crate::seek::{Lost, SeekError, When, earliest, is_kept, is_kept_by_user_time};
 
 /// One partition in a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +34,10 @@ pub struct CutPartition {
 /// The answer to "cut at t".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutAnswer {
-    /// What the answer is true of: what was asked, unless it was to be answered at the frontier.
+    /// What the answer is true of, made absolute.
+    pub moment: Moment,
+    /// Its bound of system time: what was asked, unless it was to be answered at the frontier. Of a
+    /// moment of user time, as known when.
     pub at: Cut,
     /// The frontier when it was answered.
     pub frontier: Hlc,
@@ -59,10 +65,41 @@ pub(crate) struct Snapshot {
     pub(crate) partitions: Arc<[CutPartition]>,
 }
 
+/// Where a partition ends in a cut.
+struct Ended {
+    end: Offset,
+    /// Over all batches that have something in the cut.
+    chain: u128,
+    /// The position of the journal up to which it has to be on stable storage.
+    reach: u64,
+}
+
+impl Ended {
+    fn at(partition: &Partition, at: Cut) -> io::Result<Ended> {
+        let tip = tip_at(&partition.log, at)?;
+        Ok(Ended { end: tip.end, chain: tip.chain, reach: partition.log.reach(at) })
+    }
+
+    /// The prefix of what `known` admits, up to `end`, which may lie inside a batch.
+    fn before(partition: &Partition, end: Offset, known: Cut) -> io::Result<Ended> {
+        let log = &partition.log;
+        let last = looking_from(log, end, || log.entry_at(end))?;
+        let cut = match last.filter(|last| known.admits(last.stamp)) {
+            Some(last) if last.base < end => Cut::through(last.stamp),
+            Some(last) => Cut::below(last.stamp),
+            None => known,
+        };
+        Ok(Ended { end, ..Ended::at(partition, cut)? })
+    }
+}
+
 impl Snapshot {
     /// Looks into every partition. Whether all of it is still there is another question:
     /// [`Snapshot::as_of_now`].
-    fn take(topics: Vec<Arc<Topic>>, at: Cut) -> io::Result<Snapshot> {
+    fn take<E>(
+        topics: Vec<Arc<Topic>>,
+        ended: impl Fn(&Partition) -> Result<Ended, E>,
+    ) -> Result<Snapshot, E> {
         let (mut hash, mut stable_from) = (Xxh3::new(), 0);
         let mut partitions = Vec::new();
         for topic in &topics {
@@ -70,10 +107,10 @@ impl Snapshot {
             hash.update(&(topic.name.len() as u64).to_le_bytes());
             hash.update(topic.name.as_bytes());
             for partition in &topic.partitions {
-                let (tip, end) = tip_at(&partition.log, at).map(|tip| (tip, tip.end))?;
+                let Ended { end, chain, reach } = ended(partition)?;
                 if end > Offset(0) {
-                    stable_from = stable_from.max(partition.log.reach(at));
-                    hash.update(&tip.chain.to_le_bytes());
+                    stable_from = stable_from.max(reach);
+                    hash.update(&chain.to_le_bytes());
                 }
                 hash.update(&partition.index.to_le_bytes());
                 hash.update(&end.0.to_le_bytes());
@@ -91,13 +128,16 @@ impl Snapshot {
     }
 
     /// The snapshot with the starts that its partitions have now. Where a partition begins moves after
-    /// a snapshot was taken, and may pass its end.
-    fn as_of_now(self: Arc<Snapshot>, at: Cut) -> Result<Arc<Snapshot>, SeekError> {
+    /// a snapshot was taken, and may pass its end: `is_whole` says whether it did.
+    fn as_of_now(
+        self: Arc<Snapshot>,
+        is_whole: &dyn Fn(&Horizon, Offset) -> bool,
+    ) -> Result<Arc<Snapshot>, SeekError> {
         let (mut moved, mut lost) = (false, Vec::new());
         for (partition, held) in self.held() {
             let horizon = partition.log.horizon();
             moved |= horizon.start != held.start;
-            if !is_kept(&horizon, at) {
+            if !is_whole(&horizon, held.end) {
                 lost.push(Lost {
                     topic: Arc::clone(&held.topic),
                     partition: held.partition,
@@ -118,7 +158,7 @@ impl Snapshot {
         let (hash, stable_from) = (self.hash, self.stable_from);
         let renewed = Snapshot { hash, stable_from, topics: self.topics.clone(), partitions };
         // Once more, for the starts were read twice.
-        Arc::new(renewed).as_of_now(at)
+        Arc::new(renewed).as_of_now(is_whole)
     }
 
     /// What it takes in memory. The topics themselves are the namespace's.
@@ -142,15 +182,60 @@ impl Engine {
     ) -> Result<CutAnswer, SeekError> {
         let (at, frontier) = self.settle(cut, when).await?;
         let snapshot = self.snapshot_at(at, topics)?;
+        Ok(self.cut_answer(Moment::Sys(at), at, frontier, &snapshot))
+    }
+
+    /// The cut at a moment of either time. By user time, each partition is the prefix of what was known
+    /// up to the first record at or after the moment; as known when, if it does not say, is the frontier
+    /// of this call, and is in the answer.
+    ///
+    /// # Errors
+    /// [`SeekError`].
+    pub async fn cut_at(
+        &self,
+        moment: Moment,
+        topics: Option<&[String]>,
+        when: When,
+    ) -> Result<CutAnswer, SeekError> {
+        let (before, known) = match moment {
+            Moment::Sys(cut) => return self.cut(cut, topics, when).await,
+            Moment::User { before, known } => (before, known),
+        };
+        let known = known.unwrap_or_else(|| Cut::through(self.frontier()));
+        let (at, frontier) = self.settle(known, when).await?;
+        let snapshot = self.snapshot_by_user_time(before, at, topics)?;
+        let moment = Moment::User { before, known: Some(at) };
+        Ok(self.cut_answer(moment, at, frontier, &snapshot))
+    }
+
+    fn cut_answer(&self, moment: Moment, at: Cut, frontier: Hlc, snapshot: &Snapshot) -> CutAnswer {
         let synced_to = self.stats().synced_to.load(Ordering::Relaxed);
-        Ok(CutAnswer {
+        CutAnswer {
+            moment,
             at,
             frontier,
             skew_ms: self.timekeeper().skew_max().as_millis() as u64,
             durable: snapshot.stable_from <= synced_to,
             hash: snapshot.hash,
             partitions: Arc::clone(&snapshot.partitions),
-        })
+        }
+    }
+
+    fn snapshot_by_user_time(
+        &self,
+        before: UserTime,
+        known: Cut,
+        topics: Option<&[String]>,
+    ) -> Result<Arc<Snapshot>, SeekError> {
+        let asked = Asked::new(known, topics);
+        let topics = self.topics_in(known, asked.topics.as_deref())?;
+        let moment = Moment::User { before, known: Some(known) };
+        let snapshot = Snapshot::take(topics, |partition| {
+            let end = self.end_at(partition, moment, known)?;
+            Ok::<_, SeekError>(Ended::before(partition, end, known)?)
+        })?;
+        Arc::new(snapshot)
+            .as_of_now(&|horizon, end| is_kept_by_user_time(horizon, before, known, end))
     }
 
     /// What a cut holds that nothing can enter any more.
@@ -160,15 +245,17 @@ impl Engine {
         topics: Option<&[String]>,
     ) -> Result<Arc<Snapshot>, SeekError> {
         let asked = Asked::new(at, topics);
+        let is_whole: &dyn Fn(&Horizon, Offset) -> bool = &|horizon, _| is_kept(horizon, at);
         if let Some(known) = self.cuts.get(&asked) {
-            let snapshot = Arc::clone(&known).as_of_now(at)?;
+            let snapshot = Arc::clone(&known).as_of_now(is_whole)?;
             if !Arc::ptr_eq(&known, &snapshot) {
                 self.cuts.renew(&snapshot);
             }
             return Ok(snapshot);
         }
         let topics = self.topics_in(at, asked.topics.as_deref())?;
-        let snapshot = Arc::new(Snapshot::take(topics, at)?).as_of_now(at)?;
+        let snapshot = Snapshot::take(topics, |partition| Ended::at(partition, at))?;
+        let snapshot = Arc::new(snapshot).as_of_now(is_whole)?;
         Ok(self.cuts.keep(asked, snapshot))
     }
 
@@ -215,22 +302,5 @@ impl Engine {
             })
             .collect();
         Ok((at, frontier, topics))
-    }
-
-    /// Committed offsets as of `cut`.
-    ///
-    /// # Errors
-    /// [`SeekError`].
-    pub async fn offsets_at(
-        &self,
-        group: Option<&str>,
-        cut: Cut,
-        when: When,
-    ) -> Result<(Cut, Hlc, Vec<crate::GroupOffset>), SeekError> {
-        let (at, frontier) = self.settle(cut, when).await?;
-        let offsets = self.shared.groups.offsets(group, at).map_err(EngineError::from)?;
-        // Asked last: what is given up meanwhile is missing from the answer.
-        self.check_groups_kept(at)?;
-        Ok((at, frontier, offsets))
     }
 }

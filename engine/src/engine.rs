@@ -30,13 +30,14 @@ use crate::cut_cache::CutCache;
 use crate::error::EngineError;
 use crate::files::{FileOptions, Files, is_file_kind};
 use crate::group_horizon::refill;
-use crate::groups::{Committed, GroupOffset, Groups};
+use crate::groups::Groups;
 use crate::housekeeping::HousekeepingOptions;
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
 use crate::pins::Hold;
 use crate::producers::Producers;
 use crate::troubles::Troubles;
+use crate::user_time::{RuleChange, RulesInForce, UserTimeRule, succeeding};
 
 /// How many producer ids are granted by one entry.
 const PRODUCER_IDS_BLOCK: i64 = 1000;
@@ -210,6 +211,7 @@ impl Engine {
         let mut rebuild = Rebuild { format: Arc::clone(&format), producers: Producers::default() };
         let advanced = Arc::new(Notify::new());
         let told = Arc::clone(&advanced);
+        let rules = RulesInForce::default();
         // What signs the proofs is known before the first is written.
         let storage = storage::Options { tended_by_hand: true, ..options.storage };
         let store = Store::open(
@@ -219,6 +221,7 @@ impl Engine {
             &mut rebuild,
             |rebuild| Stager {
                 producers: std::mem::take(&mut rebuild.producers),
+                rules: rules.clone(),
                 format: Arc::clone(&format),
             },
             move || told.notify_waiters(),
@@ -237,6 +240,7 @@ impl Engine {
         replay_events(&store, &shared).map_err(|why| {
             OpenError::Disk(std::io::Error::other(format!("replay the namespace: {why}")))
         })?;
+        shared.namespace.read().restore_rules(&rules);
         let below = shared.namespace.read().producer_ids_below;
         let flight_units = (options.flight_bytes_max / FLIGHT_UNIT).max(1);
         let flight = Arc::new(Semaphore::new(flight_units));
@@ -379,6 +383,7 @@ impl Engine {
         check_topic_name(name)?;
         self.check_partition_count(partitions)?;
         let config = TopicConfig::new(configs)?;
+        self.check_plugin(&config, None)?;
         let changing = Arc::clone(&self.changing).lock_owned().await;
         if self.topic(name).is_some() {
             return Err(EngineError::TopicExists(name.to_owned()));
@@ -386,8 +391,7 @@ impl Engine {
         let first_log = self.shared.namespace.read().next_log();
         let name = name.to_owned();
         if only_validate {
-            let (created, partitions) = (Hlc::ZERO, Vec::new());
-            return Ok(Arc::new(Topic { name: name.into(), id, created, config, partitions }));
+            return Ok(Arc::new(Topic::new(name.into(), id, Hlc::ZERO, config)));
         }
         let configs = config.set().clone();
         self.change(
@@ -468,6 +472,7 @@ impl Engine {
         let mut configs = topic.config.set().clone();
         change(&mut configs)?;
         let config = TopicConfig::new(configs)?;
+        self.check_plugin(&config, Some(&topic.config))?;
         if only_validate || config == topic.config {
             return Ok(());
         }
@@ -576,27 +581,6 @@ impl Engine {
         self.change(Event::GroupDeleted { group: group.to_owned() }, None).await
     }
 
-    /// What a group committed for a partition.
-    ///
-    /// # Errors
-    /// The catalog cannot be read.
-    pub fn committed(
-        &self,
-        group: &str,
-        topic: &str,
-        partition: u32,
-    ) -> Result<Option<Committed>, EngineError> {
-        Ok(self.shared.groups.committed(group, topic, partition, Cut::ALL)?)
-    }
-
-    /// All offsets of a group, or of all groups. [`Engine::offsets_at`] has those of the past.
-    ///
-    /// # Errors
-    /// The catalog cannot be read.
-    pub fn committed_offsets(&self, group: Option<&str>) -> Result<Vec<GroupOffset>, EngineError> {
-        Ok(self.shared.groups.offsets(group, Cut::ALL)?)
-    }
-
     /// The snapshots of all groups.
     ///
     /// # Errors
@@ -634,7 +618,7 @@ impl Engine {
             .into_iter()
             .map(|(topic, partition, batch)| {
                 let append_time = topic.config.is_log_append_time(defaults);
-                batch.into_append(topic.partitions[partition as usize].log.id, append_time)
+                batch.into_append(&topic, &topic.partitions[partition as usize], append_time)
             })
             .collect();
         let (sender, receiver) = oneshot::channel();
@@ -674,6 +658,7 @@ impl Engine {
             return Err(EngineError::Stopping("it is being closed".into()));
         };
         let log = if event.kind() == KIND_CATALOG { GROUPS_LOG } else { NAMESPACE_LOG };
+        let note = self.note_of(&event);
         let append = Append {
             log,
             kind: event.kind(),
@@ -682,7 +667,7 @@ impl Engine {
             user: (UserTime(0), UserTime(0)),
             payload: Payload::plain(event.encode().into()),
             crc_from: None,
-            note: Note::Event,
+            note,
         };
         let (done, applied) = oneshot::channel();
         let log = self.store.log(log);
@@ -701,6 +686,47 @@ impl Engine {
             }
         });
         Ok(applied)
+    }
+
+    /// What an event means to the writer's thread. Whoever changes a topic holds `changing`.
+    fn note_of(&self, event: &Event) -> Note {
+        let topic = |id| self.topic_by_id(id);
+        let logs = |topic: &Topic| topic.partitions.iter().map(|held| held.log.id).collect();
+        let from = |first: u64, count: u32| (first..first + u64::from(count)).map(LogId).collect();
+        let (logs, change) = match event {
+            Event::TopicCreated { first_log, partitions, configs, .. } => {
+                let config = TopicConfig::new(configs.clone());
+                let rule = config.ok().and_then(|config| UserTimeRule::of(&config, Hlc::ZERO));
+                match rule {
+                    Some(_) => (from(*first_log, *partitions), RuleChange::FromHere),
+                    None => return Note::Event,
+                }
+            }
+            Event::PartitionsAdded { id, first_log, more } => {
+                match topic(id).and_then(|topic| topic.user_time().map(|rule| rule.since())) {
+                    Some(since) => (from(*first_log, *more), RuleChange::Since(since)),
+                    None => return Note::Event,
+                }
+            }
+            Event::TopicConfigured { id, configs } => {
+                let (Some(topic), Ok(config)) = (topic(id), TopicConfig::new(configs.clone()))
+                else {
+                    return Note::Event;
+                };
+                match (topic.user_time(), succeeding(topic.user_time(), &config, Hlc::ZERO)) {
+                    (None, None) => return Note::Event,
+                    (Some(before), Some(rule)) if Arc::ptr_eq(before, &rule) => return Note::Event,
+                    (_, Some(_)) => (logs(&topic), RuleChange::FromHere),
+                    (Some(_), None) => (logs(&topic), RuleChange::Nothing),
+                }
+            }
+            Event::TopicDeleted { id } => match topic(id) {
+                Some(topic) if topic.user_time().is_some() => (logs(&topic), RuleChange::Nothing),
+                _ => return Note::Event,
+            },
+            _ => return Note::Event,
+        };
+        Note::Rules { logs, change }
     }
 
     /// Whether everything of the namespace and of groups that `cut` admits has been applied.

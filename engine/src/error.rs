@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hlc::{Cut, Moment};
+use hlc::{Cut, Moment, UserTime};
 use storage::Offset;
 use storage::catalog::CatalogError;
 
@@ -88,6 +88,23 @@ pub enum EngineError {
         /// The partition.
         partition: u32,
     },
+    /// The topic's user time was set anew between a batch's check and its append.
+    #[error("the topic's user time was set anew while the batch was on its way: send it again")]
+    UserTimeChanged,
+    /// A strict topic takes no user time below its partition's largest.
+    #[error(
+        "the batch's user time falls below the partition's last, and the topic is strict. least={}, last={}",
+        .least.0, .last.0
+    )]
+    UserTimeFalls {
+        /// The smallest user time in the batch.
+        least: UserTime,
+        /// The largest of the partition.
+        last: UserTime,
+    },
+    /// What finds a topic's user time cannot be had.
+    #[error("{0}")]
+    UserTime(Arc<str>),
     /// The clock cannot be trusted, or its bound not be written.
     #[error("{0}")]
     Fenced(String),

@@ -1,12 +1,16 @@
 //! Committed offsets and the state of groups, as they are and were: versions in the catalog.
 
+mod comparing;
 mod restating;
 
 use hlc::{Cut, Hlc};
 use serde::{Deserialize, Serialize};
 use storage::catalog::{Applied, Catalog, CatalogError, Changes, escape, unescape};
 
-use crate::namespace::event::{Event, OffsetCommit};
+use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
+
+pub(crate) use comparing::Compared;
+pub use comparing::GroupDifference;
 
 /// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +36,21 @@ pub struct GroupOffset {
     pub committed: Committed,
     /// When.
     pub stamp: Hlc,
+}
+
+/// What a group had committed for a partition before and after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetDifference {
+    /// The group.
+    pub group: String,
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// What was committed before.
+    pub before: Option<Committed>,
+    /// What was committed after.
+    pub after: Option<Committed>,
 }
 
 /// Stands between the parts of a key; [`escape`] makes no such bytes.
@@ -123,6 +142,14 @@ impl Groups {
                     changes.put(&offset_key(group, topic, *partition), stamp, None);
                 }
             }
+            Event::OffsetsSet { group, offsets, removed } => {
+                for (topic, partition) in removed {
+                    changes.put(&offset_key(group, topic, *partition), stamp, None);
+                }
+                for commit in offsets {
+                    put_offset(&mut changes, group, commit, stamp);
+                }
+            }
             Event::GroupSaved { group, snapshot } => {
                 changes.put(&group_key(group), stamp, Some(snapshot));
             }
@@ -133,7 +160,7 @@ impl Groups {
                 changes.put(&group_key(group), stamp, None);
             }
             Event::TopicDeleted { .. } => {
-                for offset in self.offsets(None, Cut::below(stamp))? {
+                for offset in self.held(None, Cut::below(stamp))? {
                     if Some(offset.topic.as_str()) == deleted_topic {
                         let key = offset_key(&offset.group, &offset.topic, offset.partition);
                         changes.put(&key, stamp, None);
@@ -162,6 +189,17 @@ impl Groups {
         group: Option<&str>,
         cut: Cut,
     ) -> Result<Vec<GroupOffset>, CatalogError> {
+        let mut held = self.held(group, cut)?;
+        held.retain(|offset| offset.partition != LATER_PARTITIONS);
+        Ok(held)
+    }
+
+    /// All offsets, with what stands for [`LATER_PARTITIONS`].
+    pub(crate) fn held(
+        &self,
+        group: Option<&str>,
+        cut: Cut,
+    ) -> Result<Vec<GroupOffset>, CatalogError> {
         let found = self.catalog.scan(&offsets_of(group), cut)?;
         Ok(found
             .into_iter()
@@ -173,9 +211,29 @@ impl Groups {
             .collect())
     }
 
+    /// A group's snapshot, and when it was saved.
+    pub(crate) fn snapshot(
+        &self,
+        group: &str,
+        cut: Cut,
+    ) -> Result<Option<(Hlc, Vec<u8>)>, CatalogError> {
+        self.catalog.get(&group_key(group), cut)
+    }
+
+    /// The snapshots of all groups, and when each was saved.
+    pub(crate) fn snapshots_with_stamps(
+        &self,
+        cut: Cut,
+    ) -> Result<Vec<(String, Hlc, Vec<u8>)>, CatalogError> {
+        let found = self.catalog.scan(&[GROUPS], cut)?;
+        let named =
+            |(key, stamp, value): (Vec<u8>, Hlc, Vec<u8>)| (unescape(&key[1..]), stamp, value);
+        Ok(found.into_iter().map(named).collect())
+    }
+
     /// The snapshots of all groups.
     pub(crate) fn snapshots(&self, cut: Cut) -> Result<Vec<(String, Vec<u8>)>, CatalogError> {
-        let found = self.catalog.scan(&[GROUPS], cut)?;
-        Ok(found.into_iter().map(|(key, _, value)| (unescape(&key[1..]), value)).collect())
+        let found = self.snapshots_with_stamps(cut)?;
+        Ok(found.into_iter().map(|(group, _, snapshot)| (group, snapshot)).collect())
     }
 }

@@ -11,10 +11,13 @@ pub mod compaction;
 mod config;
 mod cut;
 mod cut_cache;
+pub mod diff;
 mod engine;
 mod error;
 pub mod files;
 mod group_horizon;
+mod group_moments;
+mod group_offsets;
 mod groups;
 mod housekeeping;
 mod namespace;
@@ -23,6 +26,7 @@ mod producers;
 pub mod retention;
 pub mod seek;
 mod troubles;
+pub mod user_time;
 
 pub use append::{Batch, Format, KeyedRecord, ProducerNote, Rewritten, TimeRange};
 pub use config::{ConfigError, ConfigType, TopicConfig, TopicDefaults, topic_config_keys};
@@ -30,12 +34,16 @@ pub use cut::{CutAnswer, CutPartition};
 pub use cut_cache::CutCacheStats;
 pub use engine::{Appending, Engine, EngineOptions, Watch};
 pub use error::EngineError;
-pub use groups::{Committed, GroupOffset};
+pub use group_moments::{GroupSet, GroupSetError, OffsetChange, SetMode, Skipped};
+pub use group_offsets::GroupThen;
+pub use groups::{Committed, GroupDifference, GroupOffset, OffsetDifference};
 pub use housekeeping::HousekeepingOptions;
 pub use namespace::event::{Event, OffsetCommit, RestatedGroup, RestatedOffset};
 pub use namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use pins::{Hold, Holds, Pin, PinError};
 pub use seek::{Found, SeekError, TopicView, View, When};
+
+pub use user_time::UserTimeRule;
 
 pub use storage::log::Watcher;
 pub use storage::{

@@ -14,6 +14,7 @@ use storage::{Log, LogId, Offset};
 use crate::config::TopicConfig;
 use crate::error::EngineError;
 use crate::pins::Pins;
+use crate::user_time::{Rules, RulesInForce, UserTimeRule, succeeding};
 use event::Event;
 
 /// The log of events of topics, pins and producer ids.
@@ -41,6 +42,10 @@ pub struct Topic {
     pub config: TopicConfig,
     /// Its partitions, in order.
     pub partitions: Vec<Arc<Partition>>,
+    /// Where its user time comes from, if not from the records' timestamps.
+    rule: Option<Arc<UserTimeRule>>,
+    /// All that it has had.
+    rules: Arc<Rules>,
 }
 
 /// A partition.
@@ -50,6 +55,8 @@ pub struct Partition {
     pub index: u32,
     /// Its records.
     pub log: Arc<Log>,
+    /// Where its topic's user time came from.
+    pub(crate) rules: Arc<Rules>,
 }
 
 impl Partition {
@@ -65,6 +72,46 @@ impl Partition {
 }
 
 impl Topic {
+    /// A topic without partitions.
+    pub(crate) fn new(name: Arc<str>, id: TopicId, created: Hlc, config: TopicConfig) -> Topic {
+        let (rule, rules) = (UserTimeRule::of(&config, created), Arc::new(Rules::default()));
+        rules.push(created, rule.as_ref());
+        Topic { name, id, created, config, partitions: Vec::new(), rule, rules }
+    }
+
+    /// The topic with other settings, from `stamp` on.
+    fn configured(&self, config: TopicConfig, stamp: Hlc) -> Topic {
+        let rule = succeeding(self.rule.as_ref(), &config, stamp);
+        self.rules.push(stamp, rule.as_ref());
+        Topic { config, rule, ..self.copy() }
+    }
+
+    fn copy(&self) -> Topic {
+        Topic {
+            name: Arc::clone(&self.name),
+            id: self.id,
+            created: self.created,
+            config: self.config.clone(),
+            partitions: self.partitions.clone(),
+            rule: self.rule.clone(),
+            rules: Arc::clone(&self.rules),
+        }
+    }
+
+    /// Adds `count` partitions, whose logs follow `first_log`.
+    fn add_partitions(&mut self, count: u32, first_log: u64, log: &dyn Fn(LogId) -> Arc<Log>) {
+        let from = self.partitions.len() as u32;
+        self.partitions.extend((0..count).map(|nth| {
+            let log = log(LogId(first_log + u64::from(nth)));
+            Arc::new(Partition { index: from + nth, log, rules: Arc::clone(&self.rules) })
+        }));
+    }
+
+    /// What its settings say of user time; none where that is the records' own timestamp, in any order.
+    pub fn user_time(&self) -> Option<&Arc<UserTimeRule>> {
+        self.rule.as_ref()
+    }
+
     /// The partition `index`.
     ///
     /// # Errors
@@ -160,6 +207,14 @@ impl Namespace {
         topics
     }
 
+    /// Every topic that was there at some time between two cuts, by name and then by age.
+    pub(crate) fn topics_between(&self, from: Cut, until: Cut) -> Vec<TopicBetween> {
+        let between = |versions: &Versions| TopicBetween::of(versions, from, until);
+        let mut topics: Vec<TopicBetween> = self.by_id.values().filter_map(between).collect();
+        topics.sort_by(|a, b| (&a.last.name, a.last.created).cmp(&(&b.last.name, b.last.created)));
+        topics
+    }
+
     /// How many partitions a topic had in `cut`; 0 if it was not there.
     pub(crate) fn partition_count_at(&self, id: &TopicId, cut: Cut) -> usize {
         let topic = self.by_id.get(id).and_then(|versions| version_at(versions, cut));
@@ -186,6 +241,14 @@ impl Namespace {
         topic.is_none().then_some(*stamp)
     }
 
+    /// Tells the writer's thread what holds of topics that are there.
+    pub(crate) fn restore_rules(&self, in_force: &RulesInForce) {
+        for topic in self.current.values() {
+            let Some(rule) = &topic.rule else { continue };
+            topic.partitions.iter().for_each(|held| in_force.restore(held.log.id, rule));
+        }
+    }
+
     /// Changes the namespace as `event` says. `log` gives the log of an id.
     pub(crate) fn apply(
         &mut self,
@@ -196,13 +259,9 @@ impl Namespace {
         match event {
             Event::TopicCreated { name, id, first_log, partitions, configs } => {
                 let name: Arc<str> = name.as_str().into();
-                let topic = Topic {
-                    name: Arc::clone(&name),
-                    id: *id,
-                    created: stamp,
-                    config: TopicConfig::new(configs.clone()).map_err(|e| e.to_string())?,
-                    partitions: new_partitions(0, *partitions, *first_log, log),
-                };
+                let config = TopicConfig::new(configs.clone()).map_err(|e| e.to_string())?;
+                let mut topic = Topic::new(Arc::clone(&name), *id, stamp, config);
+                topic.add_partitions(*partitions, *first_log, log);
                 self.next_log = self.next_log.max(first_log + u64::from(*partitions));
                 self.names.entry(name).or_default().push(*id);
                 self.put(*id, stamp, Some(topic))
@@ -210,17 +269,15 @@ impl Namespace {
             Event::TopicDeleted { id } => self.put(*id, stamp, None),
             Event::PartitionsAdded { id, first_log, more } => {
                 let Some(topic) = self.topic_by_id(id).cloned() else { return Ok(()) };
-                let mut partitions = topic.partitions.clone();
-                partitions.extend(new_partitions(partitions.len() as u32, *more, *first_log, log));
+                let mut changed = topic.copy();
+                changed.add_partitions(*more, *first_log, log);
                 self.next_log = self.next_log.max(first_log + u64::from(*more));
-                let changed = Topic { partitions, config: topic.config.clone(), ..shallow(&topic) };
                 self.put(*id, stamp, Some(changed))
             }
             Event::TopicConfigured { id, configs } => {
                 let Some(topic) = self.topic_by_id(id).cloned() else { return Ok(()) };
                 let config = TopicConfig::new(configs.clone()).map_err(|e| e.to_string())?;
-                let partitions = topic.partitions.clone();
-                self.put(*id, stamp, Some(Topic { config, partitions, ..shallow(&topic) }))
+                self.put(*id, stamp, Some(topic.configured(config, stamp)))
             }
             Event::ProducerIdsGranted { below } => {
                 self.producer_ids_below = self.producer_ids_below.max(*below);
@@ -239,7 +296,8 @@ impl Namespace {
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
             | Event::GroupDeleted { .. }
-            | Event::GroupsRestated { .. } => Ok(()),
+            | Event::GroupsRestated { .. }
+            | Event::OffsetsSet { .. } => Ok(()),
         }
     }
 
@@ -260,30 +318,35 @@ impl Namespace {
     }
 }
 
-fn version_at(versions: &Versions, cut: Cut) -> Option<Arc<Topic>> {
-    let count = versions.partition_point(|(stamp, _)| cut.admits(*stamp));
-    versions[..count].last()?.1.clone()
+/// A topic at both ends of a stretch of time.
+#[derive(Clone, Debug)]
+pub(crate) struct TopicBetween {
+    /// As it was at its beginning, if it was there.
+    pub(crate) before: Option<Arc<Topic>>,
+    /// As it was last within it.
+    pub(crate) last: Arc<Topic>,
+    /// When it was deleted, if it was within it.
+    pub(crate) deleted: Option<Hlc>,
 }
 
-fn shallow(topic: &Topic) -> Topic {
-    Topic {
-        name: Arc::clone(&topic.name),
-        id: topic.id,
-        created: topic.created,
-        config: TopicConfig::default(),
-        partitions: Vec::new(),
+impl TopicBetween {
+    fn of(versions: &Versions, from: Cut, until: Cut) -> Option<TopicBetween> {
+        let below = |cut: Cut| versions.partition_point(|(stamp, _)| cut.admits(*stamp));
+        let (from, until) = (below(from), below(until));
+        let before = match from.checked_sub(1).map(|last| &versions[last].1) {
+            // It was deleted before.
+            Some(None) => return None,
+            Some(Some(topic)) => Some(Arc::clone(topic)),
+            None => None,
+        };
+        let (stamp, after) = versions[..until].last()?;
+        let last = versions[..until].iter().rev().find_map(|(_, topic)| topic.clone())?;
+        let deleted = after.is_none().then_some(*stamp);
+        Some(TopicBetween { before, last, deleted })
     }
 }
 
-fn new_partitions(
-    from: u32,
-    count: u32,
-    first_log: u64,
-    log: &dyn Fn(LogId) -> Arc<Log>,
-) -> Vec<Arc<Partition>> {
-    (0..count)
-        .map(|nth| {
-            Arc::new(Partition { index: from + nth, log: log(LogId(first_log + u64::from(nth))) })
-        })
-        .collect()
+fn version_at(versions: &Versions, cut: Cut) -> Option<Arc<Topic>> {
+    let count = versions.partition_point(|(stamp, _)| cut.admits(*stamp));
+    versions[..count].last()?.1.clone()
 }

@@ -16,10 +16,11 @@ use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
 use storage::manifest::Horizon;
 use storage::{Offset, Piece};
 
-use crate::blocking::{looking_from, read, tip_at};
+use crate::blocking::{looking_from, tip_at};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
+use crate::user_time::NO_TIMES;
 
 /// What to do about a moment that is not past yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,9 +192,7 @@ impl TopicView {
                     is_kept(&horizon, cut)
                 }
                 Ask::At(Moment::User { before, known }) => {
-                    view.end() >= horizon.start
-                        && is_uncompacted(&horizon, known)
-                        && is_found(&horizon, before)
+                    is_kept_by_user_time(&horizon, before, known.unwrap_or(Cut::ALL), view.end())
                 }
                 Ask::Window(Moment::User { before, .. }, last) => {
                     let known = match last {
@@ -224,6 +223,16 @@ pub(crate) fn is_kept(horizon: &Horizon, cut: Cut) -> bool {
     !given_up && is_uncompacted(horizon, Some(cut))
 }
 
+/// Whether a prefix by user time that ends at `end` is still what it was.
+pub(crate) fn is_kept_by_user_time(
+    horizon: &Horizon,
+    before: UserTime,
+    known: Cut,
+    end: Offset,
+) -> bool {
+    end >= horizon.start && is_uncompacted(horizon, Some(known)) && is_found(horizon, before)
+}
+
 /// Whether the first record at or after a user time can be found. Where one as late is gone, it may
 /// have been the first: then the prefix ended among what is gone, and what is left of it, or the first
 /// one that is left, would be another answer than was given before.
@@ -246,6 +255,9 @@ pub struct Found {
     /// The epoch of its batch.
     pub epoch: u32,
 }
+
+/// The first user time. The number below it is the largest of a batch in which no record has any.
+const FIRST: UserTime = UserTime(NO_TIMES.1.0 + 1);
 
 /// How long an answer may wait for appends and events that are on their way.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
@@ -357,7 +369,11 @@ impl Engine {
     }
 
     /// Settles a moment; the moment made absolute, and the cut of system time that bounds it.
-    async fn settle_moment(&self, moment: Moment, when: When) -> Result<(Moment, Cut), SeekError> {
+    pub(crate) async fn settle_moment(
+        &self,
+        moment: Moment,
+        when: When,
+    ) -> Result<(Moment, Cut), SeekError> {
         match moment {
             Moment::Sys(cut) => {
                 let (cut, _) = self.settle(cut, when).await?;
@@ -372,7 +388,7 @@ impl Engine {
     }
 
     /// The first offset of a partition that is not in the moment, as known in `known`.
-    fn end_at(
+    pub(crate) fn end_at(
         &self,
         partition: &Partition,
         moment: Moment,
@@ -415,8 +431,11 @@ impl Engine {
             return Ok(None);
         }
         while let Some(piece) = looking_from(log, from, || log.first_reaching(time, from))? {
-            let times = self.times(&piece)?;
-            let record = times.into_iter().find(|(offset, t)| *offset >= from && *t >= time);
+            let times = self.user_times(partition, &piece)?;
+            let record = times.into_iter().find_map(|(offset, found)| {
+                let found = found.filter(|found| offset >= from && *found >= time)?;
+                Some((offset, found))
+            });
             if let Some((offset, time)) = record {
                 return Ok(Some(Found { offset, time, epoch: piece.entry.epoch }));
             }
@@ -443,7 +462,8 @@ impl Engine {
         });
         let mut best: Option<Found> = None;
         for piece in pieces?.flatten() {
-            for (offset, time) in self.times(&piece)? {
+            for (offset, time) in self.user_times(&view.partition, &piece)? {
+                let Some(time) = time else { continue };
                 let better = best.is_none_or(|best| {
                     time > best.time || (time == best.time && offset < best.offset)
                 });
@@ -454,8 +474,7 @@ impl Engine {
         }
         // Of a batch that was compacted, the record with the largest time may be gone: then another may
         // hold a later one than was found.
-        let mut later =
-            best.map_or(Some(UserTime(i64::MIN)), |best| best.time.0.checked_add(1).map(UserTime));
+        let mut later = best.map_or(Some(FIRST), |best| best.time.0.checked_add(1).map(UserTime));
         while let Some(time) = later
             && let Some(found) = self.first_at_or_after(view, time)?
         {
@@ -463,17 +482,6 @@ impl Engine {
             later = found.time.0.checked_add(1).map(UserTime);
         }
         Ok(best)
-    }
-
-    fn times(&self, piece: &Piece) -> Result<Vec<(Offset, UserTime)>, EngineError> {
-        let batch = read(piece).map_err(|error| EngineError::Disk(error.to_string().into()))?;
-        let entry = &piece.entry;
-        Ok(self.format.times(&batch).unwrap_or_else(|why| {
-            // A producer wrote it so, and no reader will see its records. What its header claims
-            // leads past it, so that one broken batch does not spoil every lookup behind it.
-            tracing::debug!(why, base = entry.base.0, "a batch cannot be looked into");
-            vec![(entry.base, entry.user_max)]
-        }))
     }
 
     /// Where the wall clock stands.

@@ -2,7 +2,8 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-pub(crate) fn encode(bytes: &[u8]) -> String {
+/// The text for bytes.
+pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
         let word = chunk.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
@@ -16,7 +17,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
 }
 
 /// The bytes behind a text, or `None` if [`encode`] would not have written it.
-pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
+pub fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
         return None;
@@ -24,16 +25,28 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut word, mut bits) = (0u32, 0);
     for digit in digits.bytes() {
-        let value = ALPHABET.iter().position(|known| *known == digit)?;
-        word = (word << 6 | value as u32) & 0xffff;
+        let value = value_of(digit)?;
+        word = (word << 6 | u32::from(value)) & 0xffff;
         bits += 6;
         if bits >= 8 {
             bits -= 8;
             bytes.push((word >> bits) as u8);
         }
     }
-    // Bits left over would be a second spelling of the same bytes.
-    (encode(&bytes) == text).then_some(bytes)
+    // Bits left over would be a second spelling of the same bytes, and so would padding of the wrong length.
+    let last = bytes.len() / 3 * 3;
+    text.ends_with(&encode(&bytes[last..])).then_some(bytes)
+}
+
+fn value_of(digit: u8) -> Option<u8> {
+    match digit {
+        b'A'..=b'Z' => Some(digit - b'A'),
+        b'a'..=b'z' => Some(digit - b'a' + 26),
+        b'0'..=b'9' => Some(digit - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

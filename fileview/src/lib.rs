@@ -9,7 +9,7 @@
 //!
 //! A cut by system time is a prefix of a partition, and asking for it is up to whoever fetches. A cut
 //! by user time is in general no prefix; what is rendered here is the exact set ([`Selection`]).
-mod base64;
+pub mod base64;
 pub mod fuse;
 mod jsonl;
 mod name;

@@ -70,6 +70,9 @@ pub struct TreeOptions {
     pub owner: (u32, u32),
     /// How many bytes of memory may say where in a partition's text its records stand.
     pub index_bytes_max: usize,
+    /// How many bytes of text lie between two such places, at least: a read renders about as many more
+    /// than it was asked for.
+    pub index_spacing_bytes: u64,
     /// How many bytes of memory may say what the keys of topics are. Where a topic has more, they are
     /// found in several passes.
     pub key_bytes_max: usize,
@@ -81,6 +84,7 @@ impl Default for TreeOptions {
             patience: Duration::from_secs(5),
             owner: (0, 0),
             index_bytes_max: 16 << 20,
+            index_spacing_bytes: 256 << 10,
             key_bytes_max: 64 << 20,
         }
     }

@@ -313,6 +313,22 @@ impl Catalog {
         Ok(false)
     }
 
+    /// The first key behind `last`, or of all, that begins with `prefix`, whatever versions it has.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn key_behind(
+        &self,
+        prefix: &[u8],
+        last: Option<&[u8]>,
+    ) -> Result<Option<Vec<u8>>, CatalogError> {
+        let from = match last {
+            Some(last) => [last, &[1]].concat(),
+            None => prefix.to_vec(),
+        };
+        self.first_key(prefix, &from)
+    }
+
     /// The first key, at or behind `from`, that begins with `prefix`, whatever versions it has.
     fn first_key(&self, prefix: &[u8], from: &[u8]) -> Result<Option<Vec<u8>>, CatalogError> {
         // The catalog's own keys stand first.

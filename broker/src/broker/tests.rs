@@ -157,3 +157,73 @@ fn a_cluster_s_name_is_22_letters_that_stand_for_16_bytes() {
         assert!(id.ends_with(['A', 'Q', 'g', 'w']), "two bits are left for the last: {id}");
     }
 }
+
+/// The status, the headers, and the document of an answer.
+fn parts_of(answer: &str) -> (u16, String, serde_json::Value) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_ascii_lowercase(), serde_json::from_str(body).unwrap())
+}
+
+async fn post(running: &Running, body: &str, header: &str) -> (u16, String, serde_json::Value) {
+    let request = format!(
+        "POST /v1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let address = running.admin_address().unwrap();
+    parts_of(&String::from_utf8(exchange(address, request.as_bytes()).await).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_past_is_asked_over_http_as_over_the_wire() {
+    let directory = Directory::new("api");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    let get = async |path: &str| parts_of(&ask(&running, "GET", path, "").await);
+    let (status, head, cut) = get("/v1/cut?at=s9999999999999&when=frontier").await;
+    assert_eq!((status, &cut["kind"]), (200, &serde_json::json!("prefix")), "{cut}");
+    assert!(head.contains("application/json") && head.contains("no-store"), "{head}");
+    let at = cut["at"].as_str().unwrap().to_owned();
+    let (status, _, again) = get(&format!("/v1/cut?at={at}")).await;
+    assert_eq!((status, &again["hash"]), (200, &cut["hash"]));
+    for path in ["/v1/topics", "/v1/groups", "/v1/offsets", "/v1/pins"] {
+        assert_eq!(get(path).await.0, 200, "{path}");
+    }
+    assert_eq!(get(&format!("/v1/diff?from=s5&until={at}")).await.0, 200);
+    for (path, expected, code) in [
+        ("/v1/cut".to_owned(), 400, "bad_request"),
+        ("/v1/cut?at=yesterday".to_owned(), 400, "bad_moment"),
+        ("/v1/cut?at=s5&more=1".to_owned(), 400, "bad_request"),
+        (format!("/v1/diff?from={at}&until={at}"), 400, "bad_moment"),
+        (format!("/v1/cut?at={at}&topics=no"), 404, "unknown_topic"),
+        (format!("/v1/groups?at={at}&group=no"), 404, "unknown_group"),
+        ("/v1/pin?name=p".to_owned(), 404, "unknown_op"),
+        ("/v1/cut?at=s9999999999999".to_owned(), 400, "far_future"),
+    ] {
+        let (status, _, answer) = get(&path).await;
+        assert_eq!((status, answer["error"]["code"].as_str()), (expected, Some(code)), "{path}");
+    }
+    let soon = running.engine.wall_now().0 + 2500;
+    let (status, head, answer) = get(&format!("/v1/cut?at=s{soon}&when=refuse")).await;
+    assert_eq!((status, answer["error"]["code"].as_str()), (425, Some("not_yet")));
+    assert!(head.contains("retry-after: 3") || head.contains("retry-after: 2"), "{head}");
+    running.close("the test ends").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_something_is_posted_bounded_and_not_for_web_pages() {
+    let directory = Directory::new("api-post");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    let (_, _, cut) = post(&running, r#"{"op":"cut","at":"s5"}"#, "").await;
+    assert_eq!(cut["at"], "s5");
+    let pin = r#"{"op":"pin","name":"p","at":"s5","for_ms":60000}"#;
+    let (status, _, refused) = post(&running, pin, "Origin: http://evil\r\n").await;
+    assert_eq!((status, refused["error"]["code"].as_str()), (403, Some("forbidden")));
+    let (status, _, set) = post(&running, pin, "").await;
+    assert_eq!((status, &set["pin"]["name"]), (200, &serde_json::json!("p")), "{set}");
+    assert_eq!(post(&running, "{", "").await.0, 400);
+    let large = format!(r#"{{"op":"unpin","name":"{}"}}"#, "x".repeat(1 << 20));
+    assert_eq!(post(&running, &large, "").await.0, 413);
+    let unknown = r#"{"op":"unpin","name":"q"}"#;
+    assert_eq!(post(&running, unknown, "").await.0, 404);
+    running.close("the test ends").await;
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use client::Client;
+use client::tree::{Kind, Listed, Stat};
 use fileview::Selection;
 use hlc::Ask;
 use serde::Serialize;
@@ -12,6 +13,7 @@ use super::topics::stamp_date;
 use crate::moments::{At, TypedPath};
 use crate::output::{UsageError, list};
 use crate::reading::Source;
+use crate::tree_path::{AnyPath, TreePath, kind_of, mode_of, name_of, print_name, time_of};
 
 /// Arguments of `ls`.
 #[derive(Debug, clap::Args)]
@@ -21,14 +23,24 @@ Examples:
   freezeframe ls orders              partitions with their first offset, their end, their bytes
   freezeframe ls orders/3
   freezeframe ls --at '1 hour ago'   topics that existed then
-  freezeframe ls 'orders@1 hour ago' where its partitions ended then")]
+  freezeframe ls 'orders@1 hour ago' where its partitions ended then
+
+A path that begins with a slash leads into the tree of files:
+  freezeframe ls /                   topics, offsets, files, .at
+  freezeframe ls -l /topics/orders   with sizes and times
+  freezeframe ls /topics/orders/by-key --at '1 hour ago'
+  freezeframe ls -l /.at/s1795252948259/files")]
 pub(crate) struct Args {
-    /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted. All topics if not said.
-    #[arg(value_parser = TypedPath::parse)]
-    path: Option<TypedPath>,
+    /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted; or a path in the tree of files. All
+    /// topics if not said.
+    #[arg(value_parser = AnyPath::parse)]
+    path: Option<AnyPath>,
     /// The moment, if it is not in the path.
     #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]
     at: Option<At>,
+    /// Of a path in the tree of files, also say how large things are, and when they changed.
+    #[arg(long, short)]
+    long: bool,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -36,7 +48,18 @@ pub(crate) struct Args {
 
 /// Prints the list.
 pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
-    let path = args.path.map(|path| path.with_at(args.at.clone())).transpose()?;
+    let path = match args.path {
+        Some(AnyPath::Tree(path)) => {
+            let path = path.with_at(args.at)?;
+            return tree(&mut server.connect().await?, &path, args.long, args.json).await;
+        }
+        Some(AnyPath::Topic(path)) => Some(path.with_at(args.at.clone())?),
+        None => None,
+    };
+    if args.long {
+        let message = "-l goes with a path that begins with a slash".to_owned();
+        return Err(UsageError(message).into());
+    }
     let mut client = server.connect().await?;
     match (path, args.at) {
         (Some(path), _) => partitions(&mut client, &path, args.json).await,
@@ -117,4 +140,96 @@ async fn partitions(client: &mut Client, path: &TypedPath, json: bool) -> anyhow
         (ListedPartition { topic, partition, start, end, bytes }, cells)
     });
     list(json, &["partition", "start", "end", "bytes"], items)
+}
+
+/// With more names than this, they come in the order in which the server has them.
+const SORTED_MAX: usize = 10_000;
+
+/// A name in the tree, on its way out.
+#[derive(Serialize)]
+struct ListedName {
+    name: String,
+    kind: Kind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stat: Option<Stat>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+async fn tree(client: &mut Client, path: &TreePath, long: bool, json: bool) -> anyhow::Result<()> {
+    path.announce();
+    let path = path.to_string();
+    let stat = client.tree_stat(&path).await?;
+    if stat.kind != Kind::Directory {
+        let name = path.rsplit('/').next().unwrap_or(&path).to_owned();
+        let kind = stat.kind;
+        let stat = long.then_some(stat);
+        return show(vec![ListedName { name, kind, stat, error: None }], long, json);
+    }
+    let (mut names, mut after, mut is_sorted) = (Vec::new(), 0, true);
+    loop {
+        let page = client.tree_list(&path, after, long).await?;
+        let Some(last) = page.last() else { break };
+        after = last.cookie;
+        names.extend(page.into_iter().map(listed));
+        if names.len() > SORTED_MAX {
+            is_sorted = false;
+            show(std::mem::take(&mut names), long, json)?;
+        }
+    }
+    if is_sorted {
+        names.sort_by(|a, b| natural(&a.name).cmp(&natural(&b.name)));
+    }
+    show(names, long, json)
+}
+
+fn listed(listed: Listed) -> ListedName {
+    let Listed { name, kind, stat, error, .. } = listed;
+    ListedName { name: name_of(&name), kind, stat, error }
+}
+
+/// Partitions in the order of their numbers.
+fn natural(name: &str) -> (Option<u64>, &str) {
+    let digits = name.bytes().take_while(u8::is_ascii_digit).count();
+    (name[..digits].parse().ok(), name)
+}
+
+fn show(names: Vec<ListedName>, long: bool, json: bool) -> anyhow::Result<()> {
+    if !long {
+        let items = names.into_iter().map(|listed| {
+            let shown = print_name(&listed.name, listed.kind, None);
+            (listed, [shown])
+        });
+        return list(json, &["name"], items);
+    }
+    let items = names.into_iter().map(|listed| {
+        let target = listed.stat.as_ref().and_then(|stat| stat.target.as_ref()).map(name_of);
+        let name = print_name(&listed.name, listed.kind, target.as_deref());
+        let cells = match &listed.stat {
+            Some(stat) => [
+                format!("{}{}", kind_of(stat.kind), mode_of(stat.mode)),
+                stat.links.to_string(),
+                stat.uid.to_string(),
+                stat.gid.to_string(),
+                stat.size.to_string(),
+                time_of(stat.modified),
+                name,
+            ],
+            None => {
+                let why = listed.error.as_deref().unwrap_or("not known");
+                let unknown = || "?".to_owned();
+                [
+                    unknown(),
+                    unknown(),
+                    unknown(),
+                    unknown(),
+                    unknown(),
+                    unknown(),
+                    format!("{name} ({why})"),
+                ]
+            }
+        };
+        (listed, cells)
+    });
+    list(json, &["mode", "links", "uid", "gid", "bytes", "modified", "name"], items)
 }

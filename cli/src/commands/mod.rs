@@ -18,6 +18,7 @@ pub(crate) mod mount;
 pub(crate) mod pins;
 pub(crate) mod produce;
 pub(crate) mod serve;
+pub(crate) mod stat;
 pub(crate) mod topics;
 
 /// Runs what the command line asks for.
@@ -36,6 +37,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Consume(args) => as_client(consume::run(args, &server)),
         Command::Ls(args) => as_client(ls::run(args, &server)),
         Command::Cat(args) => as_client(cat::run(args, &server)),
+        Command::Stat(args) => as_client(stat::run(args, &server)),
         Command::Cut(args) => as_client(cut::run(args, &server)),
         Command::Pins(args) => as_client(pins::run(args, &server)),
         Command::Groups(args) => as_client(groups::run(args, &server)),

@@ -13,6 +13,7 @@
 //! | judge a produced batch | [`check`] |
 //! | walk the batches of a Fetch response | [`Batches`] |
 //! | read the records of a batch | [`records`] |
+//! | look at the parts of each record, in place | [`parts`] |
 //! | learn only when its records happened | [`times`], [`time_range`] |
 //! | learn which records have no key | [`keyless`] |
 //! | drop records from a batch | [`rewrite`] |
@@ -29,6 +30,7 @@ mod decompress;
 mod error;
 mod header;
 mod keyless;
+mod parts;
 mod records;
 mod rewrite;
 mod times;
@@ -41,6 +43,7 @@ pub use decompress::Limit;
 pub use error::BatchError;
 pub use header::{BatchHeader, HEADER_BYTES, set_crc};
 pub use keyless::{Keyless, keyless};
+pub use parts::{Headers, Parts, parts};
 pub use records::{Record, Records, records};
 pub use rewrite::{Keyed, Rewritten, rewrite};
 pub use times::{time_range, times};

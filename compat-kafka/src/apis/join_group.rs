@@ -13,7 +13,7 @@ use crate::groups::{JoinAnswer, JoinRequest, JoinedMember};
 use crate::routes::{Context, Serve};
 
 #[cfg(test)]
-pub(super) mod bench;
+pub(crate) mod bench;
 #[cfg(test)]
 mod tests;
 

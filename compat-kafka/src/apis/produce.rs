@@ -28,6 +28,7 @@ use crate::routes::{BadRequest, Context, Served, decode, encode};
 
 #[cfg(test)]
 mod tests;
+mod user_time;
 
 pub(crate) const SERVED: VersionRange = VersionRange { min: 3, max: 13 };
 const NO_TIME: i64 = -1;
@@ -54,6 +55,15 @@ struct Slot {
     topic: usize,
     partition: usize,
     append_time: bool,
+    /// The batch, where the partition's order may yet refuse it and name its records.
+    strict: Option<Bytes>,
+}
+
+/// A batch that is ready for the engine.
+struct Taken {
+    partition: u32,
+    batch: Batch,
+    strict: Option<Bytes>,
 }
 
 pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> Served {
@@ -90,10 +100,10 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
                 Err(refused) => Err(refused.clone()),
             };
             partitions.push(match (taken, &found) {
-                (Ok((index_in_topic, batch)), Ok(topic)) => {
+                (Ok(Taken { partition: index_in_topic, batch, strict }), Ok(topic)) => {
                     let defaults = kafka.engine.topic_defaults();
                     let append_time = topic.config.is_log_append_time(defaults);
-                    slots.push(Slot { topic: topic_index, partition: index, append_time });
+                    slots.push(Slot { topic: topic_index, partition: index, append_time, strict });
                     batches.push((Arc::clone(topic), index_in_topic, batch));
                     answer
                 }
@@ -113,6 +123,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
         .iter()
         .map(|(topic, partition, _)| topic.partitions[*partition as usize].start())
         .collect();
+    let rules: Vec<_> = batches.iter().map(|(topic, ..)| topic.user_time().cloned()).collect();
     let results = if batches.is_empty() {
         Vec::new()
     } else {
@@ -122,7 +133,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
         drop(gate);
         appending.results().await
     };
-    for ((slot, result), start) in slots.into_iter().zip(results).zip(starts) {
+    for (((slot, result), start), rule) in slots.into_iter().zip(results).zip(starts).zip(rules) {
         let answer = &mut responses[slot.topic].partition_responses[slot.partition];
         answer.log_start_offset = start.0 as i64;
         answer.log_append_time_ms = NO_TIME;
@@ -141,8 +152,14 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
                 }
             }
             Err(error) => {
-                let refused = std::mem::take(answer);
-                *answer = refuse(refused, engine_error(&error), error.to_string());
+                let refused = match (&slot.strict, &rule) {
+                    (Some(records), Some(rule)) => {
+                        user_time::fallen(&kafka, rule, slot.append_time, records, &error)
+                    }
+                    _ => Refused::new(engine_error(&error), error.to_string()),
+                };
+                *answer = refuse(std::mem::take(answer), refused.error, refused.message)
+                    .with_record_errors(refused.records);
             }
         }
     }
@@ -228,7 +245,7 @@ fn take(
     data: PartitionProduceData,
     transactional: bool,
     frame_bytes: usize,
-) -> Result<(u32, Batch), Refused> {
+) -> Result<Taken, Refused> {
     topic
         .partition(data.index)
         .map_err(|error| Refused::new(engine_error(&error), error.to_string()))?;
@@ -266,14 +283,25 @@ fn take(
         let message = "transactions are not served";
         return Err(Refused::new(ResponseError::InvalidTxnState, message));
     }
-    let times = times_of(kafka, &records)?;
-    check_times(kafka, topic, times)?;
+    let rule = topic.user_time();
+    let (times, stamps) = match rule {
+        None => {
+            let stamps = times_of(kafka, &records)?;
+            (stamps, stamps)
+        }
+        Some(rule) => {
+            let found = user_time::find(kafka, topic, rule, &records)?;
+            (found.user, found.stamps)
+        }
+    };
+    check_times(kafka, topic, stamps)?;
     if topic.config.is_compacted(defaults) {
         check_keys(kafka, topic, data.index, &records)?;
     }
     let metrics = kafka.metrics();
     add(&metrics.records_produced, header.record_count as u64);
     add(&metrics.bytes_produced, records.len() as u64);
+    let strict = rule.filter(|rule| rule.is_strict()).map(|_| records.clone());
     let batch = Batch {
         payload: Payload {
             head: Head::new(&records[..HEADER_BYTES]),
@@ -283,7 +311,7 @@ fn take(
         times,
         producer: producer_note(&header),
     };
-    Ok((data.index as u32, batch))
+    Ok(Taken { partition: data.index as u32, batch, strict })
 }
 
 /// A copy of `part` if it is but a small part of the memory that it lies in: as the newest part of
@@ -300,27 +328,90 @@ fn times_of(kafka: &Kafka, records: &Bytes) -> Result<(UserTime, UserTime), Refu
     Ok((UserTime(least), UserTime(most)))
 }
 
-fn check_times(
-    kafka: &Kafka,
-    topic: &Topic,
-    (least, most): (UserTime, UserTime),
-) -> Result<(), Refused> {
-    let defaults = kafka.engine.topic_defaults();
-    if topic.config.is_log_append_time(defaults) {
+fn check_times(kafka: &Kafka, topic: &Topic, stamps: (UserTime, UserTime)) -> Result<(), Refused> {
+    if topic.config.is_log_append_time(kafka.engine.topic_defaults()) {
         return Ok(());
     }
-    let now = kafka.engine.wall_now().0 as i64;
-    let after = topic.config.number("message.timestamp.after.max.ms", defaults);
-    let before = topic.config.number("message.timestamp.before.max.ms", defaults);
-    let early = least.0 != NO_TIME && now.saturating_sub(before) > least.0;
-    if early || most.0 > now.saturating_add(after) {
-        let message = format!(
-            "a record's timestamp lies outside of what the topic takes. least={}, most={}, now={now}, message.timestamp.before.max.ms={before}, message.timestamp.after.max.ms={after}",
-            least.0, most.0
-        );
+    let bounds = Bounds::of(kafka, topic);
+    let early = stamps.0.0 != NO_TIME && bounds.is_early(stamps.0);
+    if early || bounds.is_late(stamps.1) {
+        let message = bounds.refusal("a record's timestamp", stamps);
         return Err(Refused::new(ResponseError::InvalidTimestamp, message));
     }
     Ok(())
+}
+
+/// How far from now a topic takes times: of records, and of what is found in them.
+struct Bounds {
+    now: i64,
+    before: i64,
+    after: i64,
+}
+
+impl Bounds {
+    fn of(kafka: &Kafka, topic: &Topic) -> Bounds {
+        let defaults = kafka.engine.topic_defaults();
+        Bounds {
+            now: kafka.engine.wall_now().0 as i64,
+            before: topic.config.number("message.timestamp.before.max.ms", defaults),
+            after: topic.config.number("message.timestamp.after.max.ms", defaults),
+        }
+    }
+
+    fn is_early(&self, time: UserTime) -> bool {
+        self.now.saturating_sub(self.before) > time.0
+    }
+
+    fn is_late(&self, time: UserTime) -> bool {
+        time.0 > self.now.saturating_add(self.after)
+    }
+
+    fn refusal(&self, what: &str, (least, most): (UserTime, UserTime)) -> String {
+        let Bounds { now, before, after } = self;
+        let (least, most) = (least.0, most.0);
+        format!(
+            "{what} lies outside of what the topic takes. least={least}, most={most}, now={now}, message.timestamp.before.max.ms={before}, message.timestamp.after.max.ms={after}"
+        )
+    }
+}
+
+/// What is wrong with records of one batch: how much, and the first of it.
+#[derive(Default)]
+struct RecordErrors {
+    count: usize,
+    error: Option<ResponseError>,
+    first: Vec<(usize, StrBytes)>,
+}
+
+impl RecordErrors {
+    /// Remembers a fault of record `index`. The code of the first is the batch's.
+    fn add(&mut self, index: usize, error: ResponseError, why: impl FnOnce() -> String) {
+        self.count += 1;
+        self.error.get_or_insert(error);
+        if self.first.len() < RECORD_ERRORS_MAX {
+            self.first.push((index, StrBytes::from_string(why())));
+        }
+    }
+
+    fn into_result(self) -> Result<(), Refused> {
+        let Some(error) = self.error else { return Ok(()) };
+        let shown = self.first.iter().take(3);
+        let shown: Vec<_> = shown
+            .map(|(index, why)| format!("RecordError(batchIndex={index}, message='{why}')"))
+            .collect();
+        let message = format!(
+            "One or more records have been rejected due to {} record errors in total, and only showing the first three errors at most: [{}]",
+            self.count,
+            shown.join(", ")
+        );
+        let record_error = |(index, why)| {
+            BatchIndexAndErrorMessage::default()
+                .with_batch_index(index as i32)
+                .with_batch_index_error_message(Some(why))
+        };
+        let records = self.first.into_iter().map(record_error).collect();
+        Err(Refused { records, ..Refused::new(error, message) })
+    }
 }
 
 /// A record without a key could never be superseded.
@@ -332,26 +423,14 @@ fn check_keys(
 ) -> Result<(), Refused> {
     let found = keyless(records, kafka.format.limit(), RECORD_ERRORS_MAX)
         .map_err(|error| Refused::new(batch_error(&error), error.to_string()))?;
-    if found.count == 0 {
-        return Ok(());
-    }
     let name = &topic.name;
     let why = StrBytes::from_string(format!(
         "Compacted topic cannot accept message without key in topic partition {name}-{partition}"
     ));
-    let shown = found.first.iter().take(3);
-    let shown: Vec<_> =
-        shown.map(|index| format!("RecordError(batchIndex={index}, message='{why}')")).collect();
-    let message = format!(
-        "One or more records have been rejected due to {} record errors in total, and only showing the first three errors at most: [{}]",
-        found.count,
-        shown.join(", ")
-    );
-    let record_error = |index: usize| {
-        BatchIndexAndErrorMessage::default()
-            .with_batch_index(index as i32)
-            .with_batch_index_error_message(Some(why.clone()))
-    };
-    let records = found.first.into_iter().map(record_error).collect();
-    Err(Refused { records, ..Refused::new(ResponseError::InvalidRecord, message) })
+    RecordErrors {
+        count: found.count,
+        error: (found.count > 0).then_some(ResponseError::InvalidRecord),
+        first: found.first.into_iter().map(|index| (index, why.clone())).collect(),
+    }
+    .into_result()
 }

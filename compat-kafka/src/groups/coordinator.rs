@@ -38,10 +38,13 @@ use super::subscriptions::Subscriptions;
 use super::sync::{SyncAnswer, SyncRequest};
 
 mod alarms;
+mod hold;
 mod slot;
 #[cfg(test)]
 mod tests;
 mod writes;
+
+pub use hold::HeldGroup;
 
 /// What a [`GroupLog`] answers with, later.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -295,7 +298,7 @@ impl Coordinator {
             if inner.group.state() == GroupState::Dead {
                 continue;
             }
-            if inner.is_being_deleted {
+            if inner.is_being_deleted || inner.is_held {
                 return Err(GroupError::CoordinatorNotAvailable);
             }
             let now = self.shared.now();

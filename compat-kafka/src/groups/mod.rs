@@ -8,6 +8,7 @@
 //! commit must pass), the newer server-assigned protocol of KIP-848, and every wire format but the
 //! topic list inside a consumer's subscription.
 
+mod assignment;
 mod commit;
 mod coordinator;
 mod deadlines;
@@ -27,8 +28,9 @@ mod state;
 mod subscriptions;
 mod sync;
 
+pub use assignment::assigned;
 pub use commit::{CommitFence, CommitKind};
-pub use coordinator::{BoxFuture, Coordinator, GroupLog};
+pub use coordinator::{BoxFuture, Coordinator, GroupLog, HeldGroup};
 pub use describe::{GroupDescription, ListedGroup, MemberDescription};
 pub use error::GroupError;
 pub use heartbeat::HeartbeatRequest;

@@ -63,7 +63,7 @@ fn read_topics(bytes: &mut Bytes, topics: &mut BTreeSet<String>) -> Option<()> {
     Some(())
 }
 
-fn read_name(bytes: &mut Bytes) -> Option<String> {
+pub(super) fn read_name(bytes: &mut Bytes) -> Option<String> {
     let len = usize::try_from(bytes.try_get_i16().ok()?).ok()?;
     if len > bytes.len() {
         return None;

@@ -100,7 +100,21 @@ pub enum Event {
         /// Whether nothing of that moment follows.
         is_last: bool,
     },
+    /// What a group has committed was set, all at once: to a moment, or back to what it was.
+    OffsetsSet {
+        /// The group.
+        group: String,
+        /// What it has committed from now on. A partition of [`LATER_PARTITIONS`] is no offset: see there.
+        offsets: Vec<OffsetCommit>,
+        /// Topics and partitions of which it has nothing from now on.
+        removed: Vec<(String, u32)>,
+    },
 }
+
+/// Stands, in the place of a partition, for those that a topic gets after its group was set to a
+/// moment: `offset` is how many it had then, and `metadata` the moment. They begin at their beginning,
+/// for nothing of them was there at the moment.
+pub(crate) const LATER_PARTITIONS: u32 = u32::MAX;
 
 /// An offset that was committed before the moment of [`Event::GroupsRestated`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,7 +174,8 @@ impl Event {
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
             | Event::GroupDeleted { .. }
-            | Event::GroupsRestated { .. } => KIND_CATALOG,
+            | Event::GroupsRestated { .. }
+            | Event::OffsetsSet { .. } => KIND_CATALOG,
         }
     }
 
@@ -221,6 +236,21 @@ mod tests {
         let expected = [&[11, 0xac, 0x02][..], &offset, &[1, 1, b'g', 3, 2, 9, 8, 1]].concat();
         assert_eq!(restated.encode(), expected);
         assert_eq!(Event::decode(&expected), Ok(restated));
+        let later = OffsetCommit {
+            topic: "t".into(),
+            partition: LATER_PARTITIONS,
+            offset: 2,
+            leader_epoch: -1,
+            metadata: "s5".into(),
+        };
+        let set = Event::OffsetsSet {
+            group: "g".into(),
+            offsets: vec![later],
+            removed: vec![("u".into(), 1)],
+        };
+        let offset = [1, b't', 0xff, 0xff, 0xff, 0xff, 0x0f, 4, 1, 2, b's', b'5'];
+        let expected = [&[12, 1, b'g', 1][..], &offset, &[1, 1, b'u', 1]].concat();
+        assert_eq!(set.encode(), expected);
     }
 
     #[test]

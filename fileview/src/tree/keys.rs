@@ -138,7 +138,7 @@ impl Table {
                 let place = cookie(key, seed);
                 if self.range.contains(&place) {
                     let newest = Newest {
-                        stamp: batch.stamp,
+                        stamp: batch.stamp(),
                         partition: seen.partition.index,
                         offset: Offset(record.offset as u64),
                         length: record.value.as_ref().map(|value| value.len() as u64),

@@ -9,7 +9,7 @@ use hlc::{Ask, Cut, Moment};
 
 use super::moments::bound;
 use super::names::{check, moment, partition_file, shown, steps, user_times, with_moment};
-use super::scan::Seen;
+use super::scan::{ByUser, Seen};
 use super::{Node, TopicNode, Tree, TreeError};
 use crate::{Format, RenderError, check_topic};
 
@@ -224,7 +224,12 @@ impl Tree {
             let end = view.end().max(Offset(0));
             let start = view.start().min(end);
             let topic = Arc::clone(&topic.name);
-            Seen { topic, partition: view.partition, start, end, user: user.clone() }
+            let user = user.clone().map(|times| ByUser {
+                times,
+                engine: Arc::clone(&self.engine),
+                partition: Arc::clone(&view.partition),
+            });
+            Seen { topic, partition: view.partition, start, end, user }
         };
         Ok(views.into_iter().map(seen).collect())
     }

@@ -79,7 +79,7 @@ impl Tree {
                     let grows = topic.at.is_none();
                     let source = match format {
                         Format::Raw => OpenRaw::new(&seen, grows).map(Source::Raw),
-                        format => OpenText::new(&self.texts, &seen, *format, grows)
+                        format => OpenText::new(&self.texts, &seen, *format, grows, &self.options)
                             .await
                             .map(Source::Text),
                     };

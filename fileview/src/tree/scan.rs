@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::blocking::read;
-use engine::{Offset, Partition, Piece, View};
+use engine::{Engine, Offset, Partition, Piece, View};
 use hlc::{Hlc, UserTime};
 use kafka_records::{Record, records};
 
@@ -22,8 +22,26 @@ pub(crate) struct Seen {
     pub(crate) start: Offset,
     /// The offset behind the last; of the present, as it is by now.
     pub(crate) end: Offset,
-    /// Of what lies between, the records with these user times.
-    pub(crate) user: Option<Range<UserTime>>,
+    /// Of what lies between, the records with some user times.
+    pub(crate) user: Option<ByUser>,
+}
+
+/// The records with some user times.
+#[derive(Clone, Debug)]
+pub(crate) struct ByUser {
+    pub(crate) times: Range<UserTime>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) partition: Arc<Partition>,
+}
+
+impl ByUser {
+    /// The offsets of those in a batch, rising: user time comes from where the topic says, or said
+    /// when the batch was accepted.
+    fn offsets(&self, piece: &Piece) -> Result<Vec<Offset>, TreeError> {
+        let times = self.engine.user_times(&self.partition, piece)?;
+        let is_then = |time: &Option<UserTime>| time.is_some_and(|time| self.times.contains(&time));
+        Ok(times.into_iter().filter(|(_, time)| is_then(time)).map(|(offset, _)| offset).collect())
+    }
 }
 
 /// Which state of a log something was read in: compaction puts others in the place of batches.
@@ -65,9 +83,19 @@ pub(crate) struct Step {
 
 /// A stored batch.
 pub(crate) struct Batch {
-    pub(crate) stamp: Hlc,
-    pub(crate) end: Offset,
+    piece: Piece,
     pub(crate) bytes: Bytes,
+}
+
+impl Batch {
+    pub(crate) fn stamp(&self) -> Hlc {
+        self.piece.entry.stamp
+    }
+
+    /// The offset behind its last record.
+    pub(crate) fn end(&self) -> Offset {
+        self.piece.entry.end()
+    }
 }
 
 /// The batches from the one that holds `from` on, about `bytes_max` of them, that begin before `until`.
@@ -81,16 +109,13 @@ pub(crate) fn step(
     let view = View { partition: Arc::clone(partition), start: Offset(0), end: Some(until) };
     let pieces = view.read(from.0 as i64, bytes_max)?;
     let mut batches = Vec::with_capacity(pieces.len());
-    for piece in &pieces {
-        batches.push(whole(piece)?);
+    for piece in pieces {
+        let bytes = read(&piece)?;
+        batches.push(Batch { piece, bytes });
     }
     // Where compaction left nothing, there is nothing up to the end.
-    let next = batches.last().map_or(until, |last| last.end.min(until));
+    let next = batches.last().map_or(until, |last| last.end().min(until));
     Ok(Step { batches, next })
-}
-
-fn whole(piece: &Piece) -> Result<Batch, TreeError> {
-    Ok(Batch { stamp: piece.entry.stamp, end: piece.entry.end(), bytes: read(piece)? })
 }
 
 /// The records of a batch that are in `offsets`, and at one of the user times if that is asked for.
@@ -98,30 +123,26 @@ fn whole(piece: &Piece) -> Result<Batch, TreeError> {
 pub(crate) fn each_record(
     batch: &Batch,
     offsets: &Range<Offset>,
-    user: Option<&Range<UserTime>>,
+    user: Option<&ByUser>,
     mut act: impl FnMut(&Record) -> Result<(), TreeError>,
 ) -> Result<(), TreeError> {
     let damaged = |error: kafka_records::BatchError| {
         TreeError::Io(
-            format!("a stored batch cannot be read. ends_at={}: {error}", batch.end.0).into(),
+            format!("a stored batch cannot be read. ends_at={}: {error}", batch.end().0).into(),
         )
     };
     let all = records(&batch.bytes, LIMIT).map_err(damaged)?;
     if all.header().is_control() {
         return Ok(());
     }
+    let chosen = user.map(|user| user.offsets(&batch.piece)).transpose()?;
     for record in all {
         let record = record.map_err(damaged)?;
         let offset = Offset(record.offset as u64);
-        let is_then = user.is_none_or(|user| user.contains(&user_time(&record)));
-        if offsets.contains(&offset) && is_then {
+        let is_chosen = chosen.as_ref().is_none_or(|chosen| chosen.binary_search(&offset).is_ok());
+        if offsets.contains(&offset) && is_chosen {
             act(&record)?;
         }
     }
     Ok(())
-}
-
-/// When a record says that it happened: the one place that the tree asks.
-fn user_time(record: &Record) -> UserTime {
-    UserTime(record.timestamp)
 }

@@ -97,7 +97,7 @@ impl Tree {
         if format == Format::Raw {
             return raw_size(seen);
         }
-        let text = text_of(&self.texts, seen, format)?;
+        let text = text_of(&self.texts, seen, format, &self.options)?;
         let size = text.position(seen.end).await? - text.position(seen.start).await?;
         self.texts.grew(&key_of(seen, format));
         Ok(size)

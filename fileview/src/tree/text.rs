@@ -22,18 +22,13 @@ use hlc::UserTime;
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
-use super::TreeError;
 use super::recent::{Recent, Weigh};
-use super::scan::{Generation, Seen, each_record, step};
+use super::scan::{ByUser, Generation, Seen, each_record, step};
+use super::{TreeError, TreeOptions};
 use crate::{Format, Renderer, Selection};
 
-/// Between two marks lie at least so many bytes of text, or of batches four times as many: of some user
-/// time, much is read and little shown.
-const SPACING: u64 = 256 << 10;
-/// How many bytes of batches are looked at in one go.
-const STEP_BYTES: usize = 256 << 10;
-/// The most marks of one text: with more, every other one goes.
-const MARKS_MAX: usize = 1 << 14;
+/// How many bytes of batches are looked at in one go, at most.
+const STEP_BYTES: u64 = 256 << 10;
 /// How many places that were asked for are remembered exactly.
 const ASKED_MAX: usize = 64;
 /// The most text that stays at hand between two reads.
@@ -56,8 +51,12 @@ struct Mark {
 struct Marks {
     /// Rising. The first is where the text begins by now.
     known: VecDeque<Mark>,
+    /// With more, every other one goes.
+    known_max: usize,
     /// How far it has been rendered.
     tail: Mark,
+    /// Between two marks lie at least so many bytes of text, or of batches four times as many: of some
+    /// user time, much is read and little shown.
     spacing: u64,
     /// How many bytes of batches lie behind the last mark.
     read: u64,
@@ -68,8 +67,9 @@ struct Marks {
 pub(crate) struct Text {
     partition: Arc<Partition>,
     renderer: Renderer,
-    user: Option<Range<UserTime>>,
+    user: Option<ByUser>,
     generation: Generation,
+    step_bytes: usize,
     marks: tokio::sync::Mutex<Marks>,
     /// The offset of the tail.
     reach: AtomicU64,
@@ -91,15 +91,21 @@ struct Stretch {
 }
 
 pub(crate) fn key_of(seen: &Seen, format: Format) -> TextKey {
-    (seen.partition.log.id.0, format, seen.user.clone(), Generation::of(&seen.partition))
+    let times = seen.user.as_ref().map(|user| user.times.clone());
+    (seen.partition.log.id.0, format, times, Generation::of(&seen.partition))
 }
 
 /// The text of what is seen, from what is known.
-pub(crate) fn text_of(texts: &Texts, seen: &Seen, format: Format) -> Result<Arc<Text>, TreeError> {
+pub(crate) fn text_of(
+    texts: &Texts,
+    seen: &Seen,
+    format: Format,
+    options: &TreeOptions,
+) -> Result<Arc<Text>, TreeError> {
     let key = key_of(seen, format);
     let renderer = Renderer::new(&seen.topic, seen.partition.index, format, Selection::all())
         .map_err(|error| TreeError::Moment(error.to_string()))?;
-    let made = || Text::new(seen, renderer.clone(), key.3);
+    let made = || Text::new(seen, renderer.clone(), key.3, options);
     let text = texts.get(&key, made);
     // All that was known of it has been given up: nothing tells where the rest would stand.
     if text.reach.load(Ordering::Relaxed) < seen.partition.start().0 {
@@ -110,17 +116,20 @@ pub(crate) fn text_of(texts: &Texts, seen: &Seen, format: Format) -> Result<Arc<
 }
 
 impl Text {
-    fn new(seen: &Seen, renderer: Renderer, generation: Generation) -> Text {
+    fn new(seen: &Seen, renderer: Renderer, generation: Generation, options: &TreeOptions) -> Text {
         let first = Mark { offset: seen.partition.start(), at: 0 };
         Text {
             partition: Arc::clone(&seen.partition),
             renderer,
             user: seen.user.clone(),
             generation,
+            step_bytes: options.index_spacing_bytes.clamp(1, STEP_BYTES) as usize,
             marks: tokio::sync::Mutex::new(Marks {
                 known: VecDeque::from([first]),
+                // One partition of many may not have it all.
+                known_max: options.index_bytes_max / 8 / size_of::<Mark>(),
                 tail: first,
-                spacing: SPACING,
+                spacing: options.index_spacing_bytes,
                 read: 0,
                 asked: VecDeque::new(),
             }),
@@ -133,13 +142,13 @@ impl Text {
     fn render(&self, from: Offset, until: Offset) -> Result<Stretch, TreeError> {
         let (mut text, mut ends) = (Vec::new(), Vec::new());
         let next = on_disk(|| {
-            let step = step(&self.partition, from, until, STEP_BYTES)?;
+            let step = step(&self.partition, from, until, self.step_bytes)?;
             for batch in &step.batches {
                 each_record(batch, &(from..until), self.user.as_ref(), |record| {
                     self.renderer.record(record, &mut text);
                     Ok(())
                 })?;
-                ends.push((batch.end.min(until), text.len(), batch.bytes.len()));
+                ends.push((batch.end().min(until), text.len(), batch.bytes.len()));
             }
             // Asked last: what was compacted meanwhile is another text.
             self.generation.check(&self.partition, from)?;
@@ -240,7 +249,7 @@ impl Marks {
             self.tail = mark;
         }
         self.tail.offset = stretch.next;
-        if self.known.len() > MARKS_MAX {
+        if self.known.len() > self.known_max.max(2) {
             self.spacing *= 2;
             let mut index = 0;
             self.known.retain(|_| {
@@ -286,8 +295,9 @@ impl OpenText {
         seen: &Seen,
         format: Format,
         grows: bool,
+        options: &TreeOptions,
     ) -> Result<OpenText, TreeError> {
-        let text = text_of(texts, seen, format)?;
+        let text = text_of(texts, seen, format, options)?;
         let from = text.position(seen.start).await?;
         let end = Mark { offset: seen.end, at: text.position(seen.end).await? };
         let key = key_of(seen, format);

@@ -24,21 +24,21 @@ use crate::routes::{Context, Serve, route};
 
 const CORRELATION_ID: i32 = 9;
 /// How a consumer names its one protocol.
-pub(in crate::apis) const PROTOCOL: &str = "range";
+pub(crate) const PROTOCOL: &str = "range";
 
-pub(in crate::apis) struct Bench {
-    pub(in crate::apis) kafka: Arc<Kafka>,
-    pub(in crate::apis) disk: MemoryDisk,
+pub(crate) struct Bench {
+    pub(crate) kafka: Arc<Kafka>,
+    pub(crate) disk: MemoryDisk,
 }
 
 /// Who a member is, once it has joined.
-pub(in crate::apis) struct Joined {
-    pub(in crate::apis) id: StrBytes,
-    pub(in crate::apis) generation: i32,
+pub(crate) struct Joined {
+    pub(crate) id: StrBytes,
+    pub(crate) generation: i32,
 }
 
 impl Bench {
-    pub(in crate::apis) fn new() -> Bench {
+    pub(crate) fn new() -> Bench {
         Bench::over(MemoryDisk::new())
     }
 
@@ -57,20 +57,20 @@ impl Bench {
     }
 
     /// Another life of the server, on the same disk.
-    pub(in crate::apis) fn restarted(self) -> Bench {
+    pub(crate) fn restarted(self) -> Bench {
         self.kafka.close();
         self.kafka.engine.close();
         Bench::over(self.disk.after_kill())
     }
 
-    pub(in crate::apis) async fn topic(&self, name: &str, partitions: u32) {
+    pub(crate) async fn topic(&self, name: &str, partitions: u32) {
         let id = *uuid::Uuid::new_v4().as_bytes();
         let made = self.kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false);
         made.await.unwrap();
     }
 
     /// Asks in a version, and reads the answer back.
-    pub(in crate::apis) async fn ask<R: Serve>(&self, version: i16, request: R) -> R::Response {
+    pub(crate) async fn ask<R: Serve>(&self, version: i16, request: R) -> R::Response {
         let mut body = BytesMut::new();
         request.encode(&mut body, version).unwrap();
         let route = route(R::KEY).unwrap();
@@ -91,7 +91,7 @@ impl Bench {
     }
 
     /// Joins with a new member, whatever it takes in that version.
-    pub(in crate::apis) async fn join(&self, version: i16, group: &str) -> JoinGroupResponse {
+    pub(crate) async fn join(&self, version: i16, group: &str) -> JoinGroupResponse {
         let request = join_request(group, version);
         let answer = self.ask(version, request.clone()).await;
         if version < super::KNOWN_MEMBER_ID {
@@ -103,7 +103,7 @@ impl Bench {
     }
 
     /// A group of one member, which has its assignment.
-    pub(in crate::apis) async fn stable(&self, group: &str) -> Joined {
+    pub(crate) async fn stable(&self, group: &str) -> Joined {
         let joined = self.join(9, group).await;
         assert_eq!(joined.error_code, 0);
         let assignment = SyncGroupRequestAssignment::default()
@@ -122,7 +122,7 @@ impl Bench {
     }
 }
 
-pub(in crate::apis) const MEMBER_ID_REQUIRED: i16 = 79;
+pub(crate) const MEMBER_ID_REQUIRED: i16 = 79;
 
 fn context<R: Request>(version: i16) -> Context {
     assert!(ApiKey::try_from(R::KEY).is_ok());
@@ -138,7 +138,7 @@ fn context<R: Request>(version: i16) -> Context {
 }
 
 /// A consumer that reads the topic `read`.
-pub(in crate::apis) fn join_request(group: &str, version: i16) -> JoinGroupRequest {
+pub(crate) fn join_request(group: &str, version: i16) -> JoinGroupRequest {
     let mut metadata = vec![0, 0, 0, 0, 0, 1, 0, 4];
     metadata.extend(b"read");
     metadata.extend([0xff; 4]);
@@ -154,10 +154,10 @@ pub(in crate::apis) fn join_request(group: &str, version: i16) -> JoinGroupReque
         .with_protocols(vec![protocol])
 }
 
-pub(in crate::apis) fn group_id(id: &str) -> GroupId {
+pub(crate) fn group_id(id: &str) -> GroupId {
     GroupId(StrBytes::from_string(id.to_owned()))
 }
 
-pub(in crate::apis) fn topic_name(name: &str) -> TopicName {
+pub(crate) fn topic_name(name: &str) -> TopicName {
     TopicName(StrBytes::from_string(name.to_owned()))
 }

@@ -33,6 +33,8 @@ pub(super) struct Inner {
     pub(super) is_stored: bool,
     /// From the decision to delete until the log has answered, nobody may act on the group.
     pub(super) is_being_deleted: bool,
+    /// Somebody sees to it that nobody acts on the group.
+    pub(super) is_held: bool,
     /// When a group that has been idle since is forgotten.
     pub(super) idle_until: Option<Duration>,
     pub(super) alarm: Option<AlarmKey>,
@@ -49,6 +51,7 @@ impl Slot {
             queued: None,
             is_stored: false,
             is_being_deleted: false,
+            is_held: false,
             idle_until: None,
             alarm: None,
         };

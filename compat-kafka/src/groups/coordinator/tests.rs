@@ -437,3 +437,29 @@ async fn take_part(coordinator: &Coordinator, group: &str) {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn nobody_acts_on_a_group_that_is_held_and_one_with_members_is_not_held() {
+    let (coordinator, _) = start(Options::default());
+    let held = coordinator.hold("g").unwrap();
+    assert_eq!(coordinator.hold("g").err(), Some(GroupError::CoordinatorNotAvailable));
+    let answer = coordinator.join("g", consumer("")).await;
+    assert_eq!(answer.error, Some(GroupError::CoordinatorNotAvailable));
+    let fence = CommitFence {
+        member_id: String::new(),
+        group_instance_id: None,
+        generation_id: -1,
+        kind: CommitKind::Plain,
+    };
+    let refused = coordinator.check_commit("g", &fence);
+    assert_eq!(refused, Err(GroupError::CoordinatorNotAvailable));
+    assert_eq!(coordinator.delete("g").await, Err(GroupError::CoordinatorNotAvailable));
+    drop(held);
+    assert_eq!(coordinator.check_commit("g", &fence), Ok(()));
+    let answer = coordinator.join("g", consumer("")).await;
+    assert_eq!(answer.error, Some(GroupError::MemberIdRequired));
+    let answer = coordinator.join("g", consumer(&answer.member_id)).await;
+    assert_eq!(answer.error, None);
+    assert_eq!(coordinator.hold("g").err(), Some(GroupError::NonEmptyGroup));
+    assert_eq!(coordinator.hold("").err(), Some(GroupError::InvalidGroupId));
+}

@@ -77,7 +77,7 @@ impl Shared {
         slot: &Arc<Slot>,
         inner: &mut Inner,
     ) -> Result<oneshot::Receiver<Result<(), GroupError>>, GroupError> {
-        if inner.is_being_deleted {
+        if inner.is_being_deleted || inner.is_held {
             return Err(GroupError::CoordinatorNotAvailable);
         }
         inner.group.check_delete()?;

@@ -1,0 +1,294 @@
+//! The tree of files over the extension API: the operation `tree`. `docs/KAFKA.md` describes its
+//! documents.
+//!
+//! What is opened is held here by a number, so that the parts of one file fit together whatever is
+//! given up between two requests. Few are held at a time: who comes back after many others opens
+//! again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use compat_kafka::{Answering, MoreOps, Refusal};
+use fileview::tree::{Kind, Listed, Node, Open, Stat, TopicNode, Tree, TreeError};
+use fileview::{Format, base64};
+use hlc::Ask;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// How many files are held open.
+const OPEN_MAX: usize = 128;
+/// The longest part of a file in one answer.
+const READ_BYTES_MAX: usize = 1 << 20;
+/// The most names in one answer.
+const LIST_MAX: usize = 1000;
+
+/// The operation.
+pub(crate) struct TreeOps {
+    tree: Arc<Tree>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// The one that was used last stands last.
+    open: VecDeque<(u64, Arc<Open>)>,
+    given: u64,
+}
+
+/// A path: text, or base64 of one that is no text.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Path {
+    Text(String),
+    Bytes { base64: String },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
+enum Request {
+    Stat {
+        path: Path,
+    },
+    List {
+        path: Path,
+        #[serde(default)]
+        after: u64,
+        #[serde(default)]
+        max: Option<usize>,
+        /// Whether to say what is known of each.
+        #[serde(default)]
+        stat: bool,
+    },
+    Open {
+        path: Path,
+    },
+    Read {
+        open: u64,
+        at: u64,
+        length: usize,
+    },
+    Close {
+        open: u64,
+    },
+    Keys {
+        topic: String,
+        #[serde(default)]
+        at: Option<String>,
+        #[serde(default)]
+        format: KeysFormat,
+        #[serde(default)]
+        after: Option<String>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KeysFormat {
+    #[default]
+    Values,
+    Jsonl,
+}
+
+impl MoreOps for TreeOps {
+    fn ops(&self) -> &[&'static str] {
+        &["tree"]
+    }
+
+    fn ask<'a>(&'a self, _op: &'a str, document: Value) -> Answering<'a> {
+        Box::pin(async move {
+            let request = serde_json::from_value(document)
+                .map_err(|error| Refusal::new("bad_request", format!("not a request: {error}")))?;
+            self.answer(request).await
+        })
+    }
+}
+
+impl TreeOps {
+    pub(crate) fn new(tree: Arc<Tree>) -> TreeOps {
+        TreeOps { tree, held: Mutex::default() }
+    }
+
+    async fn answer(&self, request: Request) -> Result<Value, Refusal> {
+        match request {
+            Request::Stat { path } => {
+                let node = self.resolve(path).await?;
+                let stat = self.tree.stat(&node).await.map_err(refusal)?;
+                let mut answer = stat_of(&stat);
+                if stat.kind == Kind::Symlink {
+                    let target = self.tree.read_link(&node).await.map_err(refusal)?;
+                    answer["target"] = bytes_of(&target);
+                }
+                Ok(answer)
+            }
+            Request::List { path, after, max, stat } => {
+                let node = self.resolve(path).await?;
+                self.list(&node, after, max.unwrap_or(LIST_MAX).clamp(1, LIST_MAX), stat).await
+            }
+            Request::Open { path } => {
+                let node = self.resolve(path).await?;
+                let open = self.tree.open(&node).await.map_err(refusal)?;
+                let size = open.size().await.map_err(refusal)?;
+                Ok(json!({ "open": self.hold(open), "size": size }))
+            }
+            Request::Read { open, at, length } => {
+                let open = self.held(open)?;
+                let read = open.read(at, length.min(READ_BYTES_MAX)).await.map_err(refusal)?;
+                Ok(json!({ "base64": base64::encode(&read) }))
+            }
+            Request::Close { open } => {
+                self.held.lock().open.retain(|(number, _)| *number != open);
+                Ok(json!({ "closed": open }))
+            }
+            Request::Keys { topic, at, format, after } => {
+                self.keys(&topic, at, format, after).await
+            }
+        }
+    }
+
+    async fn resolve(&self, path: Path) -> Result<Node, Refusal> {
+        let path = match path {
+            Path::Text(text) => text.into_bytes(),
+            Path::Bytes { base64 } => base64::decode(&base64)
+                .ok_or_else(|| Refusal::new("bad_path", "a path in base64 does not read"))?,
+        };
+        self.tree.resolve(&path).await.map_err(refusal)
+    }
+
+    async fn list(
+        &self,
+        node: &Node,
+        after: u64,
+        max: usize,
+        with_stat: bool,
+    ) -> Result<Value, Refusal> {
+        let listed = self.tree.list(node, after, max).await.map_err(refusal)?;
+        let mut names = Vec::with_capacity(listed.len());
+        for Listed { cookie, name, node, kind } in listed {
+            let mut shown =
+                json!({ "name": bytes_of(&name), "kind": kind_of(kind), "cookie": cookie });
+            if with_stat {
+                // One that cannot be seen hides no other.
+                match self.tree.stat(&node).await {
+                    Ok(stat) => shown["stat"] = stat_of(&stat),
+                    Err(error) => shown["error"] = json!(error.to_string()),
+                }
+                if let Ok(target) = self.tree.read_link(&node).await {
+                    shown["stat"]["target"] = bytes_of(&target);
+                }
+            }
+            names.push(shown);
+        }
+        Ok(json!({ "names": names }))
+    }
+
+    async fn keys(
+        &self,
+        topic: &str,
+        at: Option<String>,
+        format: KeysFormat,
+        after: Option<String>,
+    ) -> Result<Value, Refusal> {
+        let path = match at {
+            Some(at) => {
+                let ask: Ask = at.parse().map_err(|error: hlc::MomentError| {
+                    Refusal::new("bad_moment", error.to_string())
+                })?;
+                format!(".at/{ask}/topics/{topic}")
+            }
+            None => format!("topics/{topic}"),
+        };
+        let node = self.tree.resolve(path.as_bytes()).await.map_err(refusal)?;
+        let Node::Topic(topic) = node else {
+            return Err(Refusal::new("unknown_topic", format!("not a topic. topic={topic}")));
+        };
+        let cursor = after.map(|after| after.parse()).transpose().map_err(refusal)?;
+        let format = match format {
+            KeysFormat::Values => Format::Values,
+            KeysFormat::Jsonl => Format::Jsonl,
+        };
+        let topic: &TopicNode = &topic;
+        let page = self.tree.keys_page(topic, format, cursor, READ_BYTES_MAX / 2).await;
+        let page = page.map_err(refusal)?;
+        Ok(json!({
+            "at": page.at.to_string(),
+            "base64": base64::encode(&page.text),
+            "next": page.next.map(|next| next.to_string()),
+        }))
+    }
+
+    fn hold(&self, open: Open) -> u64 {
+        let mut held = self.held.lock();
+        held.given += 1;
+        let number = held.given;
+        held.open.push_back((number, Arc::new(open)));
+        if held.open.len() > OPEN_MAX {
+            held.open.pop_front();
+        }
+        number
+    }
+
+    fn held(&self, number: u64) -> Result<Arc<Open>, Refusal> {
+        let mut held = self.held.lock();
+        let place = held.open.iter().position(|(known, _)| *known == number);
+        let found = place.and_then(|place| held.open.remove(place));
+        let Some(found) = found else {
+            let why = format!("not open any more: open it again. open={number}");
+            return Err(Refusal::new("gone", why));
+        };
+        let open = Arc::clone(&found.1);
+        held.open.push_back(found);
+        Ok(open)
+    }
+}
+
+fn refusal(error: TreeError) -> Refusal {
+    let code = match &error {
+        TreeError::NotFound(_) => "not_found",
+        TreeError::NotDirectory(_) => "not_directory",
+        TreeError::IsDirectory(_) => "is_directory",
+        TreeError::Moment(_) => "bad_moment",
+        TreeError::Invalid(_) | TreeError::Escapes(_) | TreeError::NameTooLong(_) => "bad_path",
+        TreeError::NotYet(_) => "not_yet",
+        TreeError::FarFuture(_) => "far_future",
+        TreeError::BeforeHistory(_) => "before_history",
+        TreeError::Gone(_) => "gone",
+        TreeError::Io(_) => "internal",
+    };
+    Refusal::new(code, error.to_string())
+}
+
+/// Text as it is, other bytes in base64.
+fn bytes_of(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!({ "base64": base64::encode(bytes) }),
+    }
+}
+
+fn kind_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Directory => "directory",
+        Kind::File => "file",
+        Kind::Symlink => "symlink",
+        Kind::Other(_) => "other",
+    }
+}
+
+fn stat_of(stat: &Stat) -> Value {
+    let time = |time: engine::files::FileTime| json!([time.seconds, time.nanoseconds]);
+    json!({
+        "kind": kind_of(stat.kind),
+        "size": stat.size,
+        "mode": stat.mode,
+        "links": stat.links,
+        "uid": stat.owner.0,
+        "gid": stat.owner.1,
+        "modified": time(stat.modified),
+        "changed": time(stat.changed),
+        "accessed": time(stat.accessed),
+        "created": time(stat.created),
+        "inode": stat.inode,
+        "grows": stat.grows,
+    })
+}

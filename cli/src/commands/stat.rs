@@ -1,0 +1,71 @@
+//! `freezeframe stat`: what is known of a path in the tree of files.
+
+use client::tree::{Kind, Stat};
+use serde::Serialize;
+
+use super::Server;
+use crate::moments::At;
+use crate::output::list;
+use crate::tree_path::{TreePath, mode_of, name_of, time_of};
+
+/// Arguments of `stat`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A size is exact: so many bytes `cat` prints, if nothing comes or goes meanwhile.
+
+Examples:
+  freezeframe stat /topics/orders/0.jsonl
+  freezeframe stat /topics/orders/by-key/17 --at '1 hour ago'
+  freezeframe stat /files/report.csv@s1795252948259 --json")]
+pub(crate) struct Args {
+    /// A path in the tree of files: it begins with a slash.
+    #[arg(value_parser = TreePath::parse)]
+    path: TreePath,
+    /// The moment as of which everything is seen.
+    #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]
+    at: Option<At>,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    path: String,
+    #[serde(flatten)]
+    stat: Stat,
+}
+
+/// Prints it.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    let path = args.path.with_at(args.at)?;
+    path.announce();
+    let path = path.to_string();
+    let stat = server.connect().await?.tree_stat(&path).await?;
+    if args.json {
+        return list(true, &["path"], [(Shown { path, stat }, [String::new()])]);
+    }
+    let kind = match stat.kind {
+        Kind::Directory => "directory",
+        Kind::File => "file",
+        Kind::Symlink => "symlink",
+        Kind::Other => "other",
+    };
+    let mut rows = vec![
+        ("path", path),
+        ("kind", kind.to_owned()),
+        ("bytes", stat.size.to_string()),
+        ("mode", format!("{:04o} {}", stat.mode, mode_of(stat.mode))),
+        ("links", stat.links.to_string()),
+        ("owner", format!("{}:{}", stat.uid, stat.gid)),
+        ("inode", stat.inode.to_string()),
+        ("modified", time_of(stat.modified)),
+        ("changed", time_of(stat.changed)),
+        ("created", time_of(stat.created)),
+        ("grows", if stat.grows { "yes" } else { "no" }.to_owned()),
+    ];
+    if let Some(target) = &stat.target {
+        rows.push(("target", name_of(target)));
+    }
+    list(false, &["", ""], rows.into_iter().map(|(what, said)| ((), [what.to_owned(), said])))
+}

@@ -1,0 +1,219 @@
+//! The server's tree of files: topics as text, committed offsets and files, now and at any moment.
+//! The operation `tree` of our own API.
+//!
+//! What is opened stays what it is, and is read in parts.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Client, ClientError};
+
+/// What the server may need to find the size of a large partition for the first time.
+const TREE_WAIT: Duration = Duration::from_secs(600);
+
+/// Bytes that are text as a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Name {
+    /// Text.
+    Text(String),
+    /// Other bytes, in base64.
+    Bytes {
+        /// Them.
+        base64: String,
+    },
+}
+
+/// What something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// It has names.
+    Directory,
+    /// It has bytes.
+    File,
+    /// It leads elsewhere.
+    Symlink,
+    /// Something else.
+    #[serde(other)]
+    Other,
+}
+
+/// What is known of something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// What it is.
+    pub kind: Kind,
+    /// How many bytes it has.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// How many names it has.
+    pub links: u32,
+    /// Whose it is.
+    pub uid: u32,
+    /// And its group.
+    pub gid: u32,
+    /// When its bytes changed last: seconds since 1970, and nanoseconds.
+    pub modified: (i64, u32),
+    /// When anything of it changed last.
+    pub changed: (i64, u32),
+    /// When it was read last, as far as anybody said.
+    pub accessed: (i64, u32),
+    /// When it was made.
+    pub created: (i64, u32),
+    /// Its number.
+    pub inode: u64,
+    /// Whether it shows the present.
+    pub grows: bool,
+    /// Where a link leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Name>,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Listed {
+    /// The name.
+    pub name: Name,
+    /// What it means.
+    pub kind: Kind,
+    /// To go on behind it.
+    pub cookie: u64,
+    /// What is known of it, if that was asked for.
+    #[serde(default)]
+    pub stat: Option<Stat>,
+    /// Why nothing is.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// Something open at the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Opened {
+    open: u64,
+    /// How many bytes it has.
+    pub size: u64,
+}
+
+/// A part of the state of a topic by key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct KeysPage {
+    /// The moment that it is of.
+    pub at: String,
+    /// Lines, in base64.
+    pub base64: String,
+    /// Where to go on.
+    pub next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Question<'a> {
+    op: &'static str,
+    #[serde(flatten)]
+    ask: Ask<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "do", rename_all = "lowercase")]
+enum Ask<'a> {
+    Stat { path: &'a str },
+    List { path: &'a str, after: u64, stat: bool },
+    Open { path: &'a str },
+    Read { open: u64, at: u64, length: usize },
+    Close { open: u64 },
+    Keys { topic: &'a str, at: Option<&'a str>, format: &'a str, after: Option<&'a str> },
+}
+
+#[derive(Deserialize)]
+struct Names {
+    names: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+struct Part {
+    base64: String,
+}
+
+#[derive(Deserialize)]
+struct Closed {
+    #[serde(rename = "closed")]
+    _closed: u64,
+}
+
+impl Client {
+    /// What is known of what is at a path.
+    ///
+    /// # Errors
+    /// [`ClientError::NotFreezeframe`], [`ClientError::History`] and others.
+    pub async fn tree_stat(&mut self, path: &str) -> Result<Stat, ClientError> {
+        self.tree(Ask::Stat { path }).await
+    }
+
+    /// Names in a directory, behind the one with the cookie `after`; 0 for the first. None at the end.
+    /// `stat` asks for what is known of each.
+    ///
+    /// # Errors
+    /// As [`Client::tree_stat`].
+    pub async fn tree_list(
+        &mut self,
+        path: &str,
+        after: u64,
+        stat: bool,
+    ) -> Result<Vec<Listed>, ClientError> {
+        let names: Names = self.tree(Ask::List { path, after, stat }).await?;
+        Ok(names.names)
+    }
+
+    /// Opens what is at a path, as it is now.
+    ///
+    /// # Errors
+    /// As [`Client::tree_stat`].
+    pub async fn tree_open(&mut self, path: &str) -> Result<Opened, ClientError> {
+        self.tree(Ask::Open { path }).await
+    }
+
+    /// Up to `length` bytes from `at` on, in base64; fewer where there are no more, or where that is
+    /// more than the server gives at once.
+    ///
+    /// # Errors
+    /// As [`Client::tree_stat`].
+    pub async fn tree_read(
+        &mut self,
+        opened: &Opened,
+        at: u64,
+        length: usize,
+    ) -> Result<String, ClientError> {
+        let part: Part = self.tree(Ask::Read { open: opened.open, at, length }).await?;
+        Ok(part.base64)
+    }
+
+    /// Closes what was opened.
+    ///
+    /// # Errors
+    /// As [`Client::tree_stat`].
+    pub async fn tree_close(&mut self, opened: Opened) -> Result<(), ClientError> {
+        let _: Closed = self.tree(Ask::Close { open: opened.open }).await?;
+        Ok(())
+    }
+
+    /// The newest record of each key of a topic, a part at a time: give `at` and `next` of one part for
+    /// the next. `format` is `values` or `jsonl`.
+    ///
+    /// # Errors
+    /// As [`Client::tree_stat`].
+    pub async fn tree_keys(
+        &mut self,
+        topic: &str,
+        at: Option<&str>,
+        format: &str,
+        after: Option<&str>,
+    ) -> Result<KeysPage, ClientError> {
+        self.tree(Ask::Keys { topic, at, format, after }).await
+    }
+
+    async fn tree<T: for<'de> Deserialize<'de>>(&mut self, ask: Ask<'_>) -> Result<T, ClientError> {
+        self.question(Question { op: "tree", ask }, TREE_WAIT).await
+    }
+}

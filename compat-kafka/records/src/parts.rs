@@ -1,0 +1,139 @@
+//! The parts of each record, in place: nothing is copied or counted up.
+
+use std::ops::{ControlFlow, Range};
+
+use bytes::Bytes;
+
+use crate::cursor::{Cursor, Read};
+use crate::records::Head;
+use crate::{BatchError, Limit, records};
+
+/// One record, as it lies in its batch.
+#[derive(Clone, Debug)]
+pub struct Parts<'a> {
+    /// Its place in the log, if the batch's base offset is.
+    pub offset: i64,
+    /// Its time in ms: its own, or the broker's in a log-append-time batch.
+    pub timestamp: i64,
+    /// Null and empty differ.
+    pub key: Option<&'a [u8]>,
+    /// Null and empty differ.
+    pub value: Option<&'a [u8]>,
+    /// In the order written. A name can occur more than once.
+    pub headers: Headers<'a>,
+}
+
+/// Walks the headers of a record: names and values.
+#[derive(Clone, Debug)]
+pub struct Headers<'a> {
+    body: &'a [u8],
+    cursor: Cursor<'a>,
+    left: i32,
+}
+
+impl<'a> Headers<'a> {
+    fn read(&mut self) -> Read<(&'a [u8], Option<&'a [u8]>)> {
+        let length = self.cursor.varint()?;
+        let name = self.cursor.take(length)?;
+        let value = self.cursor.nullable()?;
+        Ok((&self.body[name], value.map(|value| &self.body[value])))
+    }
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a [u8], Option<&'a [u8]>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1).filter(|left| *left >= 0)?;
+        // They were walked once already, and are sound.
+        self.read().ok()
+    }
+}
+
+/// Shows the records of a batch one by one, until `visit` breaks it off. A record that is malformed ends it
+/// with an error, after those before it were shown.
+pub fn parts(
+    batch: &Bytes,
+    limit: Limit,
+    mut visit: impl FnMut(Parts<'_>) -> ControlFlow<()>,
+) -> Result<(), BatchError> {
+    let mut records = records(batch, limit)?;
+    while let Some(flow) = records.step(|body, head| Ok(visit(parts_of(body, &head)?))) {
+        if flow?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn parts_of<'a>(body: &'a Bytes, head: &Head) -> Read<Parts<'a>> {
+    let whole = &body[..head.rest.end];
+    let mut cursor = Cursor::new(whole, head.rest.start);
+    let share = |range: Range<usize>| &whole[range];
+    let (key, value) = (cursor.nullable()?.map(share), cursor.nullable()?.map(share));
+    let left = cursor.varint()?;
+    if left < 0 {
+        return Err("its header count is negative");
+    }
+    let headers = Headers { body: whole, cursor: cursor.clone(), left };
+    let mut walked = Headers { cursor, ..headers.clone() };
+    for _ in 0..left {
+        walked.read()?;
+    }
+    if walked.cursor.left() > 0 {
+        return Err("bytes follow its headers");
+    }
+    Ok(Parts { offset: head.offset, timestamp: head.timestamp, key, value, headers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchBuilder, Codec};
+
+    const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
+
+    fn batch(codec: Codec) -> Bytes {
+        let mut builder = BatchBuilder::new(codec);
+        builder.record(5, None, Some(b""), &[]);
+        builder.record(4, Some(b"k"), None, &[("h", Some(b"1")), ("h", None), ("i", Some(b""))]);
+        builder.build()
+    }
+
+    #[test]
+    fn what_is_shown_is_what_records_reads() {
+        for codec in Codec::ALL {
+            let batch = batch(codec);
+            let mut shown = Vec::new();
+            let done = parts(&batch, LIMIT, |record| {
+                let share = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+                shown.push(crate::Record {
+                    offset: record.offset,
+                    timestamp: record.timestamp,
+                    key: record.key.map(share),
+                    value: record.value.map(share),
+                    headers: record.headers.map(|(k, v)| (share(k), v.map(share))).collect(),
+                });
+                ControlFlow::Continue(())
+            });
+            assert_eq!(done, Ok(()));
+            let read: Vec<_> = records(&batch, LIMIT).unwrap().map(Result::unwrap).collect();
+            assert_eq!(shown, read, "{codec:?}");
+        }
+    }
+
+    #[test]
+    fn it_ends_where_it_is_broken_off_and_at_what_is_malformed() {
+        let mut seen = 0;
+        let done = parts(&batch(Codec::None), LIMIT, |_| {
+            seen += 1;
+            ControlFlow::Break(())
+        });
+        assert_eq!((done, seen), (Ok(()), 1));
+        let mut bytes = batch(Codec::None).to_vec();
+        let at = bytes.len() - 1;
+        bytes[at] = 0x7e;
+        let done = parts(&bytes.into(), LIMIT, |_| ControlFlow::Continue(()));
+        assert!(matches!(done, Err(BatchError::BadRecord { index: 1, .. })), "{done:?}");
+    }
+}

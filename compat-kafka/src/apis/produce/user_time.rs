@@ -1,0 +1,162 @@
+//! The user times of a produced batch, where its topic says where they are.
+//!
+//! What is wrong with a record's time is told of that record, by its number in the batch: Kafka's clients then
+//! fail that record, and say of the others that they were in bad company.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use engine::blocking::on_disk;
+use engine::user_time::NO_TIMES;
+use engine::{EngineError, Topic, UserTimeRule};
+use hlc::UserTime;
+use kafka_protocol::ResponseError;
+use user_time::{ExtractError, Extractor, Kind};
+
+use super::{Bounds, RecordErrors, Refused};
+use crate::core::Kafka;
+use crate::error_code::{batch_error, engine_error};
+use crate::format::{Extracted, Timestamps, extract};
+
+/// What was found in a batch.
+pub(super) struct Found {
+    /// The smallest and the largest user time.
+    pub(super) user: (UserTime, UserTime),
+    /// The same of the records' own timestamps.
+    pub(super) stamps: (UserTime, UserTime),
+}
+
+/// Finds the user time of each record, and holds it against what the topic takes.
+pub(super) fn find(
+    kafka: &Kafka,
+    topic: &Topic,
+    rule: &UserTimeRule,
+    records: &Bytes,
+) -> Result<Found, Refused> {
+    let extractor = extractor(kafka, rule)?;
+    let defaults = kafka.engine.topic_defaults();
+    let append_time = topic.config.is_log_append_time(defaults);
+    // Append times are not known yet. They are within all bounds, and rise.
+    let judged = !(append_time && rule.is_timestamp());
+    let judge = Judge {
+        bounds: judged.then(|| Bounds::of(kafka, topic)),
+        rises: judged && rule.is_strict(),
+        keeps_unreadable: rule.keeps_unreadable(),
+    };
+    let mut found = Found { user: NO_TIMES, stamps: NO_TIMES };
+    let (mut errors, mut index, mut last) = (RecordErrors::default(), 0, NO_TIMES.1);
+    let mut overworked = None;
+    walk(kafka, extractor, append_time, records, |record| {
+        widen(&mut found.stamps, UserTime(record.timestamp));
+        if record.is_overworked {
+            overworked = record.time.err();
+            return ControlFlow::Break(());
+        }
+        match judge.verdict(record.time, last) {
+            Ok(Some(time)) => {
+                widen(&mut found.user, time);
+                last = last.max(time);
+            }
+            Ok(None) => {}
+            Err((error, why)) => errors.add(index, error, || why),
+        }
+        index += 1;
+        ControlFlow::Continue(())
+    })?;
+    if let Some(why) = overworked {
+        return Err(Refused::new(ResponseError::InvalidRecord, format!("the batch: {why}")));
+    }
+    errors.into_result()?;
+    Ok(found)
+}
+
+/// Names the records that made a batch fall below what its partition has.
+pub(super) fn fallen(
+    kafka: &Kafka,
+    rule: &UserTimeRule,
+    append_time: bool,
+    records: &Bytes,
+    error: &EngineError,
+) -> Refused {
+    let code = engine_error(error);
+    let refused = Refused::new(code, error.to_string());
+    let (EngineError::UserTimeFalls { last, .. }, Ok(extractor)) = (error, extractor(kafka, rule))
+    else {
+        return refused;
+    };
+    let (mut errors, mut index) = (RecordErrors::default(), 0);
+    let walked = walk(kafka, extractor, append_time, records, |record| {
+        if let Some(time) = record.time.ok().filter(|time| time < last) {
+            errors.add(index, code, || falls(time, *last));
+        }
+        index += 1;
+        ControlFlow::Continue(())
+    });
+    match walked.and_then(|()| errors.into_result()) {
+        Err(named) => named,
+        Ok(()) => refused,
+    }
+}
+
+fn extractor<'a>(kafka: &Kafka, rule: &'a UserTimeRule) -> Result<&'a Extractor, Refused> {
+    let extractor = kafka.engine.extractor(rule);
+    extractor.map_err(|error| Refused::new(engine_error(&error), error.to_string()))
+}
+
+fn walk(
+    kafka: &Kafka,
+    extractor: &Extractor,
+    append_time: bool,
+    records: &Bytes,
+    visit: impl FnMut(Extracted) -> ControlFlow<()>,
+) -> Result<(), Refused> {
+    let timestamps = if append_time { Timestamps::OfAppend } else { Timestamps::Own };
+    let act = || extract(records, kafka.format.limit(), extractor, timestamps, visit);
+    // A plug-in may take its time.
+    let is_plugin = matches!(extractor.spec().kind(), Kind::Wasm { .. });
+    let done = if is_plugin { on_disk(act) } else { act() };
+    done.map_err(|error| Refused::new(batch_error(&error), error.to_string()))
+}
+
+/// What a topic takes.
+struct Judge {
+    bounds: Option<Bounds>,
+    rises: bool,
+    keeps_unreadable: bool,
+}
+
+type Verdict = Result<Option<UserTime>, (ResponseError, String)>;
+
+impl Judge {
+    /// Whether a record with this time may follow one with the time `last`.
+    fn verdict(&self, time: Result<UserTime, ExtractError>, last: UserTime) -> Verdict {
+        let time = match time {
+            Ok(time) => time,
+            Err(_) if self.keeps_unreadable => return Ok(None),
+            Err(why) => {
+                let message = format!("no user time can be read from the record: {why}");
+                return Err((ResponseError::InvalidRecord, message));
+            }
+        };
+        let is_outside = |bounds: &&Bounds| bounds.is_early(time) || bounds.is_late(time);
+        if let Some(bounds) = self.bounds.as_ref().filter(is_outside) {
+            let message = bounds.refusal("the record's user time", (time, time));
+            return Err((ResponseError::InvalidTimestamp, message));
+        }
+        if self.rises && time < last {
+            return Err((ResponseError::InvalidTimestamp, falls(time, last)));
+        }
+        Ok(Some(time))
+    }
+}
+
+fn falls(time: UserTime, last: UserTime) -> String {
+    format!(
+        "the record's user time falls below the one before it, and the topic is strict. time={}, last={}",
+        time.0, last.0
+    )
+}
+
+fn widen(range: &mut (UserTime, UserTime), time: UserTime) {
+    *range = (range.0.min(time), range.1.max(time));
+}

@@ -1,0 +1,108 @@
+//! One moment across everything.
+
+use std::sync::Arc;
+
+use engine::CutAnswer;
+use hlc::Moment;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Refusal;
+use super::moment::{Patience, parse_moment, stamp, when};
+use crate::core::Kafka;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CutRequest {
+    at: String,
+    #[serde(default)]
+    topics: Option<Vec<String>>,
+    #[serde(default)]
+    when: Patience,
+    #[serde(default)]
+    patience_ms: Option<u64>,
+}
+
+pub(super) async fn cut(kafka: &Arc<Kafka>, request: CutRequest) -> Result<Value, Refusal> {
+    let CutRequest { at, topics, when: patience, patience_ms } = request;
+    let when = when(kafka, patience, patience_ms);
+    let answer = kafka.engine.cut_at(parse_moment(&at)?, topics.as_deref(), when).await?;
+    Ok(cut_answer(&answer))
+}
+
+fn cut_answer(answer: &CutAnswer) -> Value {
+    let partitions: Vec<Value> = answer
+        .partitions
+        .iter()
+        .map(|held| {
+            json!({
+                "topic": &*held.topic,
+                "partition": held.partition,
+                "start": held.start.0,
+                "end": held.end.0,
+            })
+        })
+        .collect();
+    json!({
+        "at": answer.moment.to_string(),
+        // Of each partition all up to an offset, and nothing behind it.
+        "kind": "prefix",
+        // Whether it holds, with an event, all that happened before it.
+        "closed": matches!(answer.moment, Moment::Sys(_)),
+        "frontier": stamp(answer.frontier),
+        "skew_ms": answer.skew_ms,
+        "durable": answer.durable,
+        "hash": format!("{:032x}", answer.hash),
+        "partitions": partitions,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ask;
+    use super::super::rig::{append_three, code, kafka, moment};
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cut_says_of_which_kind_it_is_and_what_it_is_true_of() {
+        let kafka = kafka().await;
+        append_three(&kafka).await;
+        let at = moment(&kafka).await;
+        let by_system = ask(&kafka, json!({"op": "cut", "at": at})).await;
+        assert_eq!((&by_system["kind"], &by_system["closed"]), (&json!("prefix"), &json!(true)));
+        assert_eq!(by_system["partitions"][0]["end"], 3);
+        // All of the batch's records claim to be of 1970.
+        let early = ask(&kafka, json!({"op": "cut", "at": "u0"})).await;
+        assert_eq!((&early["kind"], &early["closed"]), (&json!("prefix"), &json!(false)));
+        let early_at = early["at"].as_str().unwrap();
+        assert!(early_at.starts_with("u0@s"), "{early}");
+        let late = ask(&kafka, json!({"op": "cut", "at": format!("u1@{at}")})).await;
+        assert_eq!(late["hash"], by_system["hash"]);
+        append_three(&kafka).await;
+        let again = ask(&kafka, json!({"op": "cut", "at": early_at})).await;
+        assert_eq!((&again["hash"], &again["at"]), (&early["hash"], &early["at"]));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_moment_for_a_cut_is_refused_with_a_reason() {
+        let kafka = kafka().await;
+        for (at, reason) in [
+            ("5 minutes ago", "a moment begins with s"),
+            ("s5..s6", "not a window"),
+            ("s6..s5", "the window is empty"),
+            ("s5@s6", "only a moment of user time"),
+            ("s", "not a time"),
+        ] {
+            let answer = ask(&kafka, json!({"op": "cut", "at": at})).await;
+            assert_eq!(answer["error"]["code"], "bad_moment", "{answer}");
+            assert!(answer["error"]["message"].as_str().unwrap().contains(reason), "{answer}");
+        }
+        let far = json!({"op": "cut", "at": "u5@s9999999999999"});
+        assert_eq!(code(&kafka, far).await, "far_future");
+        let soon = kafka.engine.wall_now().0 + 500;
+        let soon = json!({"op": "cut", "at": format!("s{soon}"), "when": "refuse"});
+        let refused = ask(&kafka, soon).await;
+        assert_eq!(refused["error"]["code"], "not_yet");
+        assert!(refused["error"]["retry_ms"].as_u64().is_some_and(|ms| ms <= 501), "{refused}");
+    }
+}

@@ -1,0 +1,228 @@
+//! What differs between two moments.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use engine::diff::{BadPlace, DiffAsk, DiffPlace, Difference};
+use engine::{Committed, GroupDifference, Topic};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::Refusal;
+use super::members::membership;
+use super::moment::{Patience, parse_window, shown, stamp, when};
+use crate::core::Kafka;
+
+/// How many differences are on a page, if the request does not say.
+const LIMIT: usize = 1000;
+/// How many there may be at the most.
+const LIMIT_MAX: usize = 10_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DiffRequest {
+    from: String,
+    until: String,
+    #[serde(default)]
+    topics: Option<Vec<String>>,
+    #[serde(default)]
+    when: Patience,
+    #[serde(default)]
+    patience_ms: Option<u64>,
+    /// Where the page begins: `next` of the one before it.
+    #[serde(default)]
+    after: Option<String>,
+    #[serde(default)]
+    limit: Option<usize>,
+}
+
+pub(super) async fn diff(kafka: &Arc<Kafka>, request: DiffRequest) -> Result<Value, Refusal> {
+    let (from, until) = parse_window(&request.from, &request.until)?;
+    let after: Option<DiffPlace> = request.after.as_deref().map(str::parse).transpose()?;
+    let ask = DiffAsk {
+        from,
+        until,
+        topics: request.topics.as_deref(),
+        after: after.as_ref(),
+        limit: request.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX),
+    };
+    let when = when(kafka, request.when, request.patience_ms);
+    let page = kafka.engine.diff(ask, when).await?;
+    Ok(json!({
+        "from": shown(page.from),
+        "until": shown(page.until),
+        "frontier": stamp(page.frontier),
+        "changes": page.differences.iter().map(change).collect::<Vec<_>>(),
+        "next": page.next.map(|next| next.to_string()),
+    }))
+}
+
+impl From<BadPlace> for Refusal {
+    fn from(error: BadPlace) -> Refusal {
+        Refusal::new("bad_request", error.to_string())
+    }
+}
+
+fn change(difference: &Difference) -> Value {
+    match difference {
+        Difference::TopicCreated(topic) => json!({
+            "kind": "topic_created",
+            "topic": &*topic.name,
+            "id": id(topic),
+            "partitions": topic.partitions.len(),
+            "configs": topic.config.set(),
+            "stamp": stamp(topic.created),
+        }),
+        Difference::TopicChanged { before, after } => json!({
+            "kind": "topic_changed",
+            "topic": &*after.name,
+            "id": id(after),
+            "partitions": {"before": before.partitions.len(), "after": after.partitions.len()},
+            "configs": configs(before, after),
+        }),
+        Difference::TopicDeleted { topic, stamp: deleted } => json!({
+            "kind": "topic_deleted",
+            "topic": &*topic.name,
+            "id": id(topic),
+            "partitions": topic.partitions.len(),
+            "stamp": stamp(*deleted),
+        }),
+        Difference::Appended { topic, partition, start, end, bytes } => json!({
+            "kind": "appended",
+            "topic": &*topic.name,
+            "id": id(topic),
+            "partition": partition,
+            "start": start.0,
+            "end": end.0,
+            "records": end.0 - start.0,
+            "bytes": bytes,
+        }),
+        Difference::PinSet { name, at, expires, stamp: set } => json!({
+            "kind": "pin_set",
+            "pin": name,
+            "at": shown(*at),
+            "expires_ms": expires.0,
+            "stamp": stamp(*set),
+        }),
+        Difference::PinRemoved { name, stamp: removed } => {
+            json!({ "kind": "pin_removed", "pin": name, "stamp": stamp(*removed) })
+        }
+        Difference::Offset(offset) => json!({
+            "kind": "offset",
+            "group": offset.group,
+            "topic": offset.topic,
+            "partition": offset.partition,
+            "before": offset.before.as_ref().map(committed),
+            "after": offset.after.as_ref().map(committed),
+        }),
+        Difference::Group(group) => group_change(group),
+    }
+}
+
+fn id(topic: &Topic) -> String {
+    Uuid::from_bytes(topic.id).to_string()
+}
+
+/// The settings that differ.
+fn configs(before: &Topic, after: &Topic) -> BTreeMap<String, Value> {
+    let (before, after) = (before.config.set(), after.config.set());
+    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let differs = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    differs
+        .map(|key| (key.clone(), json!({"before": before.get(key), "after": after.get(key)})))
+        .collect()
+}
+
+fn committed(committed: &Committed) -> Value {
+    json!({
+        "offset": committed.offset,
+        "leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+    })
+}
+
+fn group_change(group: &GroupDifference) -> Value {
+    let kind = match (&group.before, &group.after) {
+        (None, _) => "group_created",
+        (Some(_), None) => "group_deleted",
+        (Some(_), Some(_)) => "group_changed",
+    };
+    json!({
+        "kind": kind,
+        "group": group.group,
+        "before": group.before.as_deref().map(membership),
+        "after": group.after.as_deref().map(membership),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::OffsetCommit;
+
+    use super::super::ask;
+    use super::super::rig::{append_three, code, kafka, moment};
+    use super::*;
+
+    #[tokio::test]
+    async fn what_differs_is_told_by_kind_and_in_pages() {
+        let kafka = kafka().await;
+        let from = moment(&kafka).await;
+        append_three(&kafka).await;
+        let (topic, metadata) = ("a".to_owned(), "m".to_owned());
+        let commit = OffsetCommit { topic, partition: 0, offset: 2, leader_epoch: 1, metadata };
+        kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
+        let configs = BTreeMap::from([("retention.ms".to_owned(), "5000".to_owned())]);
+        let set = |held: &mut BTreeMap<String, String>| {
+            held.extend(configs);
+            Ok(())
+        };
+        kafka.engine.configure_topic("a", set, false).await.unwrap();
+        let until = moment(&kafka).await;
+        let asked = json!({"op": "diff", "from": from, "until": until});
+        let whole = ask(&kafka, asked).await;
+        assert_eq!(whole["next"], Value::Null);
+        let changes = whole["changes"].as_array().unwrap();
+        assert_eq!(changes.len(), 3, "{whole}");
+        let changed = &changes[0];
+        let setting = &changed["configs"]["retention.ms"];
+        assert_eq!(changed["kind"], "topic_changed");
+        assert_eq!(*setting, json!({"before": null, "after": "5000"}));
+        let appended = &changes[1];
+        assert_eq!((&appended["kind"], &appended["start"]), (&json!("appended"), &json!(0)));
+        assert_eq!((&appended["end"], &appended["records"]), (&json!(3), &json!(3)));
+        assert!(appended["bytes"].as_u64().unwrap() > 100);
+        let after = json!({"offset": 2, "leader_epoch": 1, "metadata": "m"});
+        assert_eq!((&changes[2]["before"], &changes[2]["after"]), (&Value::Null, &after));
+        let mut paged = Vec::new();
+        let mut next = json!(null);
+        loop {
+            let asked = json!({"op": "diff", "from": from, "until": until, "limit": 1,
+                               "after": next});
+            let mut page = ask(&kafka, asked).await;
+            paged.extend(page["changes"].as_array().unwrap().iter().cloned());
+            next = page["next"].take();
+            if next.is_null() {
+                break;
+            }
+        }
+        assert_eq!(&paged, changes);
+    }
+
+    #[tokio::test]
+    async fn two_moments_that_cannot_be_compared_are_refused() {
+        let kafka = kafka().await;
+        let now = moment(&kafka).await;
+        let code = async |from: &str, until: &str| {
+            code(&kafka, json!({"op": "diff", "from": from, "until": until})).await
+        };
+        assert_eq!(code(&now, &now).await, "bad_moment");
+        assert_eq!(code(&now, "s5").await, "bad_moment");
+        assert_eq!(code("u5", "u6").await, "bad_moment");
+        assert_eq!(code("s5", "s9999999999999").await, "far_future");
+        let asked = json!({"op": "diff", "from": "s5", "until": now, "after": "nonsense"});
+        assert_eq!(super::super::rig::code(&kafka, asked).await, "bad_request");
+        let asked = json!({"op": "diff", "from": "s5", "until": now, "topics": ["no"]});
+        assert_eq!(super::super::rig::code(&kafka, asked).await, "unknown_topic");
+    }
+}

@@ -1,0 +1,211 @@
+//! Setting a group to a moment, and back to what it had committed at one.
+
+use std::sync::Arc;
+
+use engine::{GroupSet, GroupSetError, OffsetChange, SetMode, Skipped};
+use hlc::{Cut, Moment};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Refusal;
+use super::moment::{parse, parse_moment, patient, stamp};
+use crate::core::Kafka;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SeekRequest {
+    group: String,
+    at: String,
+    /// All that it has committed something for, if not said.
+    #[serde(default)]
+    topics: Option<Vec<String>>,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RestoreRequest {
+    group: String,
+    at: String,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+pub(super) async fn seek(kafka: &Arc<Kafka>, request: SeekRequest) -> Result<Value, Refusal> {
+    let SeekRequest { group, at, topics, dry_run } = request;
+    if topics.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Refusal::new("bad_request", "name a topic, or leave topics out"));
+    }
+    let setting = Setting::Seek { moment: parse_moment(&at)?, topics };
+    set_group(kafka, &group, setting, dry_run).await
+}
+
+pub(super) async fn restore(kafka: &Arc<Kafka>, request: RestoreRequest) -> Result<Value, Refusal> {
+    let RestoreRequest { group, at, dry_run } = request;
+    set_group(kafka, &group, Setting::Restore(parse(&at)?), dry_run).await
+}
+
+/// What a group is to be set to.
+enum Setting {
+    Seek { moment: Moment, topics: Option<Vec<String>> },
+    Restore(Cut),
+}
+
+impl Setting {
+    async fn make(
+        &self,
+        kafka: &Kafka,
+        group: &str,
+        mode: SetMode,
+    ) -> Result<GroupSet, GroupSetError> {
+        let when = patient(kafka);
+        match self {
+            Setting::Seek { moment, topics } => {
+                kafka.engine.seek_group(group, *moment, topics.as_deref(), when, mode).await
+            }
+            Setting::Restore(cut) => kafka.engine.restore_group(group, *cut, when, mode).await,
+        }
+    }
+}
+
+/// Sets a group that has no members, and keeps them away meanwhile: a member that joined just before
+/// would have read what was committed before, and go on from there.
+async fn set_group(
+    kafka: &Arc<Kafka>,
+    group: &str,
+    mut setting: Setting,
+    dry_run: bool,
+) -> Result<Value, Refusal> {
+    if group.is_empty() {
+        return Err(Refusal::new("bad_request", "a group has a name"));
+    }
+    // What cannot be done leaves no group behind that was not there.
+    let planned = setting.make(kafka, group, SetMode::DryRun).await?;
+    if dry_run {
+        return Ok(answer(group, &planned));
+    }
+    if let Setting::Seek { moment, .. } = &mut setting {
+        *moment = planned.at;
+    }
+    let held = kafka.groups.hold(group)?;
+    let done = setting.make(kafka, group, SetMode::Commit).await?;
+    drop(held);
+    tracing::info!(group, at = %done.at, partitions = done.offsets.len(), "a group was set");
+    Ok(answer(group, &done))
+}
+
+fn answer(group: &str, set: &GroupSet) -> Value {
+    let offset = |one: &OffsetChange| {
+        json!({
+            "topic": one.topic,
+            "partition": one.partition,
+            "before": one.before,
+            "after": one.after,
+        })
+    };
+    let skipped = |one: &Skipped| json!({ "topic": one.topic, "partition": one.partition, "offset": one.offset });
+    json!({
+        "group": group,
+        "at": set.at.to_string(),
+        "frontier": stamp(set.frontier),
+        "offsets": set.offsets.iter().map(offset).collect::<Vec<_>>(),
+        "skipped": set.skipped.iter().map(skipped).collect::<Vec<_>>(),
+        "committed": set.committed.map(stamp),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::OffsetCommit;
+
+    use super::super::ask;
+    use super::super::rig::{append_three, code, kafka, moment};
+    use super::*;
+    use crate::apis::join_group::bench::Bench;
+
+    async fn commit(kafka: &Kafka, offset: i64) {
+        let (topic, metadata) = ("a".to_owned(), String::new());
+        let commit = OffsetCommit { topic, partition: 0, offset, leader_epoch: -1, metadata };
+        kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
+    }
+
+    fn committed(kafka: &Kafka) -> i64 {
+        kafka.engine.committed("g", "a", 0).unwrap().unwrap().offset
+    }
+
+    #[tokio::test]
+    async fn a_group_is_set_and_set_back() {
+        let kafka = kafka().await;
+        append_three(&kafka).await;
+        let early = moment(&kafka).await;
+        append_three(&kafka).await;
+        commit(&kafka, 5).await;
+        let then = moment(&kafka).await;
+        let seek = json!({"op": "seek_group", "group": "g", "at": early});
+        let mut dry = seek.clone();
+        dry["dry_run"] = json!(true);
+        let dry = ask(&kafka, dry).await;
+        assert_eq!((&dry["committed"], committed(&kafka)), (&Value::Null, 5), "{dry}");
+        let done = ask(&kafka, seek).await;
+        assert_eq!(done["offsets"], dry["offsets"]);
+        assert_eq!(
+            done["offsets"][0],
+            json!({"topic": "a", "partition": 0, "before": 5, "after": 3})
+        );
+        assert_eq!(committed(&kafka), 3);
+        let group = ask(&kafka, json!({"op": "groups", "group": "g"})).await["groups"][0].take();
+        assert_eq!(group["sought"]["a"], json!(early));
+        let restore = json!({"op": "restore_group", "group": "g", "at": then});
+        let done = ask(&kafka, restore).await;
+        assert_eq!((done["offsets"][0]["after"].as_i64(), committed(&kafka)), (Some(5), 5));
+        let by_user = ask(&kafka, json!({"op": "seek_group", "group": "g", "at": "u0"})).await;
+        assert!(by_user["at"].as_str().unwrap().starts_with("u0@s"), "{by_user}");
+        assert_eq!(committed(&kafka), 0);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_set_is_refused_by_a_code_of_its_own() {
+        let kafka = kafka().await;
+        let at = moment(&kafka).await;
+        let code = async |op: &str, group: &str, at: &str, topics: Value| {
+            let mut asked = json!({"op": op, "group": group, "at": at});
+            if !topics.is_null() {
+                asked["topics"] = topics;
+            }
+            code(&kafka, asked).await
+        };
+        let none = Value::Null;
+        assert_eq!(code("seek_group", "g", &at, none.clone()).await, "unknown_group");
+        assert_eq!(code("seek_group", "g", &at, json!(["b"])).await, "unknown_topic");
+        assert_eq!(code("seek_group", "g", &at, json!([])).await, "bad_request");
+        assert_eq!(code("seek_group", "", &at, none.clone()).await, "bad_request");
+        assert_eq!(code("seek_group", "g", "soon", none.clone()).await, "bad_moment");
+        assert_eq!(code("seek_group", "g", "s9999999999999", json!(["a"])).await, "far_future");
+        assert_eq!(code("restore_group", "g", &at, none.clone()).await, "unknown_group");
+        assert_eq!(code("restore_group", "g", "u5", none).await, "bad_moment");
+        let listed = kafka.groups.list();
+        assert!(listed.is_empty(), "a refusal leaves no group behind: {listed:?}");
+    }
+
+    #[tokio::test]
+    async fn a_group_with_members_is_refused_and_shown_as_it_was() {
+        let bench = Bench::new();
+        bench.topic("a", 1).await;
+        let before = moment(&bench.kafka).await;
+        bench.stable("g").await;
+        let seek = json!({"op": "seek_group", "group": "g", "at": before, "topics": ["a"]});
+        assert_eq!(code(&bench.kafka, seek).await, "group_active");
+        let now = ask(&bench.kafka, json!({"op": "groups", "group": "g"})).await;
+        let membership = &now["groups"][0]["membership"];
+        assert_eq!(
+            (&membership["state"], &membership["generation"]),
+            (&json!("Stable"), &json!(1))
+        );
+        assert_eq!(membership["members"].as_array().unwrap().len(), 1, "{now}");
+        let asked = json!({"op": "groups", "group": "g", "at": before});
+        assert_eq!(code(&bench.kafka, asked).await, "unknown_group");
+        let all = ask(&bench.kafka, json!({"op": "groups", "at": before})).await;
+        assert_eq!(all["groups"], json!([]));
+    }
+}

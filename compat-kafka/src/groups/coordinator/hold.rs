@@ -1,0 +1,50 @@
+//! Keeping everybody away from a group for a moment, while its offsets are set.
+//!
+//! Whoever wants to act on it meanwhile is told to come again, as while a coordinator is moved.
+
+use std::sync::Arc;
+
+use super::super::error::GroupError;
+use super::super::state::GroupState;
+use super::slot::Slot;
+use super::{Absent, Coordinator, Shared, check_id};
+
+/// A group that nobody joins, and no client commits for, until this is dropped.
+pub struct HeldGroup {
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+}
+
+impl Coordinator {
+    /// Holds a group without members. One that is not there is made.
+    ///
+    /// # Errors
+    /// It has members, or is held or being deleted.
+    pub fn hold(&self, group: &str) -> Result<HeldGroup, GroupError> {
+        check_id(group)?;
+        loop {
+            let slot = self.shared.find(group, Absent::Create)?;
+            let mut inner = slot.inner.lock();
+            if inner.group.state() == GroupState::Dead {
+                continue;
+            }
+            if inner.is_being_deleted || inner.is_held {
+                return Err(GroupError::CoordinatorNotAvailable);
+            }
+            inner.group.check_delete()?;
+            inner.is_held = true;
+            drop(inner);
+            return Ok(HeldGroup { shared: Arc::clone(&self.shared), slot });
+        }
+    }
+}
+
+impl Drop for HeldGroup {
+    fn drop(&mut self) {
+        let mut inner = self.slot.inner.lock();
+        inner.is_held = false;
+        // It counts as used: its time without members begins anew.
+        inner.idle_until = None;
+        self.shared.settle(&self.slot, &mut inner, self.shared.now(), Vec::new());
+    }
+}

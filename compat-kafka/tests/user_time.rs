@@ -1,0 +1,328 @@
+//! User time from where a topic says it is [F26], and the bounds on it [F42], over the wire.
+
+mod rig;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use compat_kafka::KafkaOptions;
+use engine::{Batch, EngineError, Head, Payload, View};
+use hlc::UserTime;
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::produce_response::PartitionProduceResponse;
+use kafka_protocol::messages::{ListOffsetsRequest, ProduceRequest};
+use kafka_records::{BatchBuilder, Codec, HEADER_BYTES};
+use rig::{Rig, START, Wire, name};
+use storage::disk::MemoryDisk;
+
+const OK: i16 = 0;
+const INVALID_TIMESTAMP: i16 = 32;
+const INVALID_RECORD: i16 = 87;
+const NOW: i64 = START as i64;
+const LATEST_BY_TIME: i64 = -3;
+
+async fn rig(disk: &MemoryDisk) -> Rig {
+    Rig::start(Arc::new(disk.clone()), KafkaOptions::default(), 1 << 20).await
+}
+
+/// Stops a rig in order; what it had is on the disk.
+fn stop(rig: Rig) {
+    rig.engine.close();
+}
+
+/// A batch whose records say `{"t":…}`, with timestamps that tell another story: they fall.
+fn json(times: &[i64]) -> Bytes {
+    let mut builder = BatchBuilder::new(Codec::Lz4);
+    for (nth, time) in (0..).zip(times) {
+        builder.record(NOW - nth, Some(b"k"), Some(format!("{{\"t\":{time}}}").as_bytes()), &[]);
+    }
+    builder.build()
+}
+
+fn values(values: &[&str]) -> Bytes {
+    let mut builder = BatchBuilder::new(Codec::None);
+    for value in values {
+        builder.record(NOW, None, Some(value.as_bytes()), &[]);
+    }
+    builder.build()
+}
+
+async fn produce(wire: &mut Wire, topic: &str, batch: Bytes) -> PartitionProduceResponse {
+    let answer = wire.ask(9, &rig::produce(topic, batch)).await.unwrap();
+    answer.responses[0].partition_responses[0].clone()
+}
+
+fn blamed(answer: &PartitionProduceResponse) -> Vec<i32> {
+    answer.record_errors.iter().map(|error| error.batch_index).collect()
+}
+
+/// The offset and the time that ListOffsets answers.
+async fn at(wire: &mut Wire, topic: &str, time: i64) -> (i64, i64) {
+    let partition = ListOffsetsPartition::default().with_timestamp(time);
+    let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    let request = ListOffsetsRequest::default().with_topics(vec![topic]);
+    let answer = wire.ask(7, &request).await.unwrap();
+    let found = &answer.topics[0].partitions[0];
+    assert_eq!(found.error_code, OK);
+    (found.offset, found.timestamp)
+}
+
+async fn set(rig: &Rig, topic: &str, settings: &[(&str, &str)]) -> Result<(), EngineError> {
+    let change = |configs: &mut std::collections::BTreeMap<String, String>| {
+        for (key, value) in settings {
+            configs.insert((*key).to_owned(), (*value).to_owned());
+        }
+        Ok(())
+    };
+    rig.engine.configure_topic(topic, change, false).await
+}
+
+#[tokio::test]
+async fn a_time_is_looked_up_where_the_topic_says_and_the_answer_stays() {
+    let disk = MemoryDisk::new();
+    let rig = rig(&disk).await;
+    let mut wire = rig.connect().await;
+    rig.topic("t", &[("freezeframe.user.time", "json:/t")]).await;
+    assert_eq!(produce(&mut wire, "t", json(&[100, 300, 200])).await.base_offset, 0);
+    assert_eq!(produce(&mut wire, "t", json(&[150, 400])).await.base_offset, 3);
+    let asked = [0, 100, 101, 250, 301, 400, 401, LATEST_BY_TIME];
+    let expected = [(0, 100), (0, 100), (1, 300), (1, 300), (4, 400), (4, 400), (-1, -1), (4, 400)];
+    for (time, found) in asked.into_iter().zip(expected) {
+        assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}");
+    }
+    // The setting changes, and what was stays as it was.
+    set(&rig, "t", &[("freezeframe.user.time", "header:when;unit=s")]).await.unwrap();
+    for (time, found) in asked.into_iter().zip(expected) {
+        assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}, changed");
+    }
+    let mut builder = BatchBuilder::new(Codec::Gzip);
+    builder.record(NOW, None, Some(b"{\"t\":1}"), &[("when", Some(b"0.350"))]);
+    builder.record(NOW, None, None, &[("when", Some(b"9")), ("when", Some(b"0.500"))]);
+    assert_eq!(produce(&mut wire, "t", builder.build()).await.base_offset, 5);
+    set(&rig, "t", &[("freezeframe.user.time", "timestamp")]).await.unwrap();
+    assert_eq!(produce(&mut wire, "t", values(&["x"])).await.base_offset, 7);
+    let asked = [0, 301, 401, 500, 501, LATEST_BY_TIME];
+    let expected = [(0, 100), (4, 400), (6, 500), (6, 500), (7, NOW), (7, NOW)];
+    for (time, found) in asked.into_iter().zip(expected) {
+        assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}, mixed");
+    }
+    stop(rig);
+    let rig = self::rig(&disk).await;
+    let mut wire = rig.connect().await;
+    for (time, found) in asked.into_iter().zip(expected) {
+        assert_eq!(at(&mut wire, "t", time).await, found, "asked for {time}, restarted");
+    }
+}
+
+/// The paper's Figure 5: by user time and by system time one sees different things.
+#[tokio::test]
+async fn moments_of_user_time_and_of_system_time_differ() {
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    rig.topic("t", &[("freezeframe.user.time", "csv:2")]).await;
+    for line in ["a,5000", "b,3000", "c,7000"] {
+        assert_eq!(produce(&mut wire, "t", values(&[line])).await.error_code, OK);
+        rig.clock.advance(Duration::from_millis(10));
+    }
+    // By system time, before the third was taken in: both that came first. By user time: up to the first that
+    // says 4000 or later, which is the very first.
+    let end = |asked: String| {
+        let engine = Arc::clone(&rig.engine);
+        async move {
+            let ask = asked.parse().unwrap();
+            let view = engine.view("t", ask, engine::When::Refuse).await.unwrap();
+            view.partitions[0].end().0
+        }
+    };
+    assert_eq!(end(format!("s{}", START + 15)).await, 2);
+    assert_eq!(end("u4000".to_owned()).await, 0);
+    assert_eq!(end("u6000".to_owned()).await, 2);
+    assert_eq!(end(format!("u9000@s{}", START + 5)).await, 1);
+    // The exact set of a user time is what the records themselves say.
+    let topic = rig.engine.topic("t").unwrap();
+    let partition = &topic.partitions[0];
+    let mut exact = Vec::new();
+    for piece in View::present(partition).read(0, 1 << 20).unwrap() {
+        let times = rig.engine.user_times(partition, &piece).unwrap();
+        exact.extend(times.into_iter().filter(|(_, time)| time.is_some_and(|time| time.0 < 6000)));
+    }
+    let exact: Vec<u64> = exact.into_iter().map(|(offset, _)| offset.0).collect();
+    assert_eq!(exact, [0, 1]);
+}
+
+#[tokio::test]
+async fn a_strict_topic_refuses_times_that_fall_and_names_the_records() {
+    let disk = MemoryDisk::new();
+    let rig = rig(&disk).await;
+    let mut wire = rig.connect().await;
+    let settings =
+        [("freezeframe.user.time", "json:/t"), ("freezeframe.user.time.order", "strict")];
+    rig.topic("t", &settings).await;
+    assert_eq!(produce(&mut wire, "t", json(&[10, 10, 20])).await.error_code, OK);
+    // Within a batch.
+    let answer = produce(&mut wire, "t", json(&[30, 25, 31, 29])).await;
+    assert_eq!((answer.error_code, blamed(&answer)), (INVALID_TIMESTAMP, vec![1, 3]));
+    // Below the partition's last.
+    let answer = produce(&mut wire, "t", json(&[18, 19, 20, 21])).await;
+    assert_eq!((answer.error_code, blamed(&answer)), (INVALID_TIMESTAMP, vec![0, 1]));
+    let message = answer.record_errors[0].batch_index_error_message.as_ref().unwrap();
+    assert!(message.contains("time=18, last=20"), "{message}");
+    assert_eq!(produce(&mut wire, "t", json(&[20])).await.base_offset, 3);
+    stop(rig);
+    let rig = self::rig(&disk).await;
+    let mut wire = rig.connect().await;
+    assert_eq!(produce(&mut wire, "t", json(&[19])).await.error_code, INVALID_TIMESTAMP);
+    assert_eq!(produce(&mut wire, "t", json(&[20, 21])).await.base_offset, 4);
+    // Lenient again, and any order is taken; strict after that begins at the largest.
+    set(&rig, "t", &[("freezeframe.user.time.order", "lenient")]).await.unwrap();
+    assert_eq!(produce(&mut wire, "t", json(&[50, 1])).await.error_code, OK);
+    set(&rig, "t", &[("freezeframe.user.time.order", "strict")]).await.unwrap();
+    assert_eq!(produce(&mut wire, "t", json(&[49])).await.error_code, INVALID_TIMESTAMP);
+    assert_eq!(produce(&mut wire, "t", json(&[50])).await.error_code, OK);
+}
+
+#[tokio::test]
+async fn of_two_producers_at_once_no_strict_topic_takes_a_time_behind_a_later_one() {
+    let rig = rig(&MemoryDisk::new()).await;
+    let settings =
+        [("freezeframe.user.time", "json:/t"), ("freezeframe.user.time.order", "strict")];
+    rig.topic("t", &settings).await;
+    let mut tasks = Vec::new();
+    for producer in 0..4i64 {
+        let mut wire = rig.connect().await;
+        tasks.push(tokio::spawn(async move {
+            let mut taken = 0;
+            for nth in 0..50i64 {
+                let answer = produce(&mut wire, "t", json(&[nth * 4 + producer])).await;
+                assert!([OK, INVALID_TIMESTAMP].contains(&answer.error_code));
+                taken += usize::from(answer.error_code == OK);
+            }
+            taken
+        }));
+    }
+    let mut taken = 0;
+    for task in tasks {
+        taken += task.await.unwrap();
+    }
+    let topic = rig.engine.topic("t").unwrap();
+    let partition = &topic.partitions[0];
+    let pieces = View::present(partition).read(0, 1 << 20).unwrap();
+    let times: Vec<_> = pieces
+        .iter()
+        .flat_map(|piece| rig.engine.user_times(partition, piece).unwrap())
+        .map(|(_, time)| time.unwrap())
+        .collect();
+    assert_eq!(times.len(), taken);
+    assert!(times.is_sorted(), "{times:?}");
+    assert!(taken >= 50, "at least the times of one producer are taken: {taken}");
+}
+
+#[tokio::test]
+async fn bounds_hold_for_the_time_in_the_record() {
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    let settings = [
+        ("freezeframe.user.time", "json:/t"),
+        ("message.timestamp.before.max.ms", "1000"),
+        ("message.timestamp.after.max.ms", "500"),
+    ];
+    rig.topic("t", &settings).await;
+    assert_eq!(produce(&mut wire, "t", json(&[NOW - 1000, NOW + 500])).await.error_code, OK);
+    let outside = json(&[NOW, NOW - 1001, NOW + 501, -1]);
+    let answer = produce(&mut wire, "t", outside).await;
+    assert_eq!((answer.error_code, blamed(&answer)), (INVALID_TIMESTAMP, vec![1, 2, 3]));
+    // Kafka's own bound on the timestamp holds too.
+    let mut builder = BatchBuilder::new(Codec::None);
+    builder.record(NOW - 2000, None, Some(format!("{{\"t\":{NOW}}}").as_bytes()), &[]);
+    let answer = produce(&mut wire, "t", builder.build()).await;
+    assert_eq!((answer.error_code, blamed(&answer)), (INVALID_TIMESTAMP, vec![]));
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_refused_by_name_and_other_partitions_go_on() {
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    rig.topic("t", &[("freezeframe.user.time", "csv:1")]).await;
+    rig.topic("other", &[]).await;
+    let data = |topic, batch| {
+        let partition = PartitionProduceData::default().with_records(Some(batch));
+        TopicProduceData::default().with_name(name(topic)).with_partition_data(vec![partition])
+    };
+    let both = vec![data("t", values(&["5", "soon", "6", ""])), data("other", values(&["x"]))];
+    let request = ProduceRequest::default().with_acks(-1).with_topic_data(both);
+    let answer = wire.ask(9, &request).await.unwrap();
+    let [refused, taken] = &answer.responses[..] else { panic!("two topics were asked") };
+    let (refused, taken) = (&refused.partition_responses[0], &taken.partition_responses[0]);
+    assert_eq!((refused.error_code, blamed(refused)), (INVALID_RECORD, vec![1, 3]));
+    let message = refused.record_errors[0].batch_index_error_message.as_ref().unwrap();
+    assert!(message.contains("found=\"soon\""), "{message}");
+    assert_eq!((taken.error_code, taken.base_offset), (OK, 0));
+    assert_eq!(produce(&mut wire, "t", values(&["5"])).await.base_offset, 0, "nothing was left");
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_kept_where_the_topic_says_so_and_is_found_by_no_time() {
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    let settings =
+        [("freezeframe.user.time", "csv:1"), ("freezeframe.user.time.unreadable", "keep")];
+    rig.topic("t", &settings).await;
+    assert_eq!(produce(&mut wire, "t", values(&["no", "time"])).await.error_code, OK);
+    assert_eq!(at(&mut wire, "t", 0).await, (-1, -1));
+    assert_eq!(at(&mut wire, "t", LATEST_BY_TIME).await, (-1, -1));
+    assert_eq!(produce(&mut wire, "t", values(&["none", "50", "none", "40"])).await.error_code, OK);
+    assert_eq!(produce(&mut wire, "t", values(&["none"])).await.error_code, OK);
+    assert_eq!(at(&mut wire, "t", 0).await, (3, 50));
+    assert_eq!(at(&mut wire, "t", 51).await, (-1, -1));
+    assert_eq!(at(&mut wire, "t", LATEST_BY_TIME).await, (3, 50));
+    let topic = rig.engine.topic("t").unwrap();
+    let pieces = View::present(&topic.partitions[0]).read(0, 1 << 20).unwrap();
+    let times = rig.engine.user_times(&topic.partitions[0], &pieces[1]).unwrap();
+    let times: Vec<_> = times.into_iter().map(|(_, time)| time.map(|time| time.0)).collect();
+    assert_eq!(times, [None, Some(50), None, Some(40)]);
+    let entry = &pieces[1].entry;
+    assert_eq!((entry.user_min.0, entry.user_max.0), (40, 50));
+}
+
+#[tokio::test]
+async fn a_topic_of_append_times_has_the_user_time_that_is_in_the_record() {
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    let settings =
+        [("freezeframe.user.time", "json:/t"), ("message.timestamp.type", "LogAppendTime")];
+    rig.topic("t", &settings).await;
+    let answer = produce(&mut wire, "t", json(&[100, 200])).await;
+    assert_eq!(answer.log_append_time_ms, NOW);
+    assert_eq!(at(&mut wire, "t", 150).await, (1, 200));
+    assert_eq!(at(&mut wire, "t", 201).await, (-1, -1));
+    // Without a place in the record, it is the append's, and rises by itself.
+    let settings =
+        [("freezeframe.user.time", "timestamp"), ("freezeframe.user.time.order", "strict")];
+    set(&rig, "t", &settings).await.unwrap();
+    assert_eq!(produce(&mut wire, "t", json(&[100, 50])).await.error_code, OK);
+    assert_eq!(at(&mut wire, "t", 201).await, (2, NOW));
+}
+
+#[tokio::test]
+async fn a_batch_that_was_checked_by_another_setting_is_sent_back() {
+    let rig = rig(&MemoryDisk::new()).await;
+    rig.topic("t", &[("freezeframe.user.time", "json:/t")]).await;
+    let before = rig.engine.topic("t").unwrap();
+    set(&rig, "t", &[("retention.ms", "5000")]).await.unwrap();
+    let same = rig.engine.topic("t").unwrap();
+    set(&rig, "t", &[("freezeframe.user.time", "csv:1")]).await.unwrap();
+    let mut wire = rig.connect().await;
+    assert_eq!(produce(&mut wire, "t", values(&["5"])).await.error_code, OK);
+    for stale in [before, same] {
+        let records = json(&[5]);
+        let (head, times) = (Head::new(&records[..HEADER_BYTES]), (UserTime(5), UserTime(5)));
+        let payload = Payload { head, rest: records.slice(HEADER_BYTES..) };
+        let batches = vec![(stale, 0, Batch { payload, count: 1, times, producer: None })];
+        let result = rig.engine.append(batches, engine::Durability::Synced).await.remove(0);
+        assert!(matches!(result, Err(EngineError::UserTimeChanged)), "{result:?}");
+    }
+    let topic = rig.engine.topic("t").unwrap();
+    assert_eq!(topic.partitions[0].end().0, 1);
+}

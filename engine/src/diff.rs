@@ -1,0 +1,440 @@
+//! What is different at one moment from another: topics, what was appended, pins, offsets, groups.
+//!
+//! What holds true of it:
+//! - Both moments are final, so the same question has the same answer for ever, page by page too.
+//! - It is never silently less: where something between the moments has been given up, the answer is
+//!   an error that says from when on it can be given.
+//! - It tells what *differs*, not all that happened: an offset that was committed twice is there once,
+//!   one that came back to what it was is not. Only pins are told as they were set and removed.
+//! - A page takes bounded memory and time, however much there is.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use hlc::{Cut, Hlc, SysTime};
+use storage::Offset;
+
+use crate::blocking::{looking_from, on_disk, tip_at};
+use crate::engine::{Engine, Events};
+use crate::error::EngineError;
+use crate::groups::{Compared, GroupDifference, OffsetDifference};
+use crate::namespace::event::Event;
+use crate::namespace::{NAMESPACE_LOG, Partition, Topic, TopicBetween};
+use crate::seek::{Lost, SeekError, When, earliest, is_kept};
+
+/// How many things may be looked at for one page; what is the same at both moments is not in it.
+const LOOKED_AT_MAX: usize = 20_000;
+
+/// One thing that is different.
+#[derive(Clone, Debug)]
+pub enum Difference {
+    /// A topic was created, and this is what it was like at the end.
+    TopicCreated(Arc<Topic>),
+    /// A topic has other settings, or more partitions.
+    TopicChanged {
+        /// As it was.
+        before: Arc<Topic>,
+        /// As it was at the end.
+        after: Arc<Topic>,
+    },
+    /// Records were appended to a partition.
+    Appended {
+        /// The topic.
+        topic: Arc<Topic>,
+        /// The partition.
+        partition: u32,
+        /// The first that was appended.
+        start: Offset,
+        /// Behind the last.
+        end: Offset,
+        /// Bytes of the batches that hold them.
+        bytes: u64,
+    },
+    /// A topic was deleted.
+    TopicDeleted {
+        /// As it was last.
+        topic: Arc<Topic>,
+        /// When.
+        stamp: Hlc,
+    },
+    /// A pin was set, or its expiry extended.
+    PinSet {
+        /// Its name.
+        name: String,
+        /// What it keeps.
+        at: Cut,
+        /// When it ceases to stand.
+        expires: SysTime,
+        /// When it was set.
+        stamp: Hlc,
+    },
+    /// A pin was removed, or found expired.
+    PinRemoved {
+        /// Its name.
+        name: String,
+        /// When.
+        stamp: Hlc,
+    },
+    /// A group has another committed offset for a partition.
+    Offset(OffsetDifference),
+    /// A group has other members, or another generation.
+    Group(GroupDifference),
+}
+
+/// Where the next page of a difference begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiffPlace {
+    /// At a topic and a line about it.
+    Topic {
+        /// Its number, of those that were there.
+        topic: usize,
+        /// The line: its creation or change, then each of its partitions, then its deletion.
+        line: usize,
+    },
+    /// At an event of the namespace.
+    Pin(u64),
+    /// Behind an offset's key; empty before the first.
+    Offset(Vec<u8>),
+    /// Behind a group's key; empty before the first.
+    Group(Vec<u8>),
+}
+
+impl fmt::Display for DiffPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = |f: &mut fmt::Formatter<'_>, key: &[u8]| {
+            key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        };
+        match self {
+            DiffPlace::Topic { topic, line } => write!(f, "t{topic}.{line}"),
+            DiffPlace::Pin(offset) => write!(f, "p{offset}"),
+            DiffPlace::Offset(key) => f.write_str("o").and_then(|()| hex(f, key)),
+            DiffPlace::Group(key) => f.write_str("g").and_then(|()| hex(f, key)),
+        }
+    }
+}
+
+/// A text that is no place in a difference.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not where a page begins: give what the page before it gave as next. after={0:?}")]
+pub struct BadPlace(String);
+
+impl FromStr for DiffPlace {
+    type Err = BadPlace;
+
+    fn from_str(text: &str) -> Result<DiffPlace, BadPlace> {
+        place_of(text).ok_or_else(|| BadPlace(text.chars().take(100).collect()))
+    }
+}
+
+fn place_of(text: &str) -> Option<DiffPlace> {
+    let rest = text.get(1..)?;
+    match text.as_bytes()[0] {
+        b't' => {
+            let (topic, line) = rest.split_once('.')?;
+            Some(DiffPlace::Topic { topic: topic.parse().ok()?, line: line.parse().ok()? })
+        }
+        b'p' => Some(DiffPlace::Pin(rest.parse().ok()?)),
+        b'o' => Some(DiffPlace::Offset(unhex(rest)?)),
+        b'g' => Some(DiffPlace::Group(unhex(rest)?)),
+        _ => None,
+    }
+}
+
+/// Keys hold no zero byte.
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let byte = |pair: &[u8]| {
+        let digits = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(digits, 16).ok().filter(|byte| *byte != 0)
+    };
+    text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(byte).collect())?
+}
+
+/// What is asked of a difference.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffAsk<'a> {
+    /// The earlier moment.
+    pub from: Cut,
+    /// The later one.
+    pub until: Cut,
+    /// Only these topics, and what was committed for them.
+    pub topics: Option<&'a [String]>,
+    /// Where the page begins; at the beginning if not said.
+    pub after: Option<&'a DiffPlace>,
+    /// The most differences on the page.
+    pub limit: usize,
+}
+
+/// A page of what is different.
+#[derive(Clone, Debug)]
+pub struct DiffPage {
+    /// The earlier moment.
+    pub from: Cut,
+    /// The later one: what was asked, unless it was to be answered at the frontier.
+    pub until: Cut,
+    /// The frontier when it was answered.
+    pub frontier: Hlc,
+    /// What is different.
+    pub differences: Vec<Difference>,
+    /// Where the next page begins, if there is more.
+    pub next: Option<DiffPlace>,
+}
+
+impl Engine {
+    /// What is different at one moment of system time from an earlier one, a page at a time. From one
+    /// that is not earlier, nothing is.
+    ///
+    /// # Errors
+    /// [`SeekError`]; also where the later moment is to be answered at the frontier, and that lies before
+    /// the earlier one.
+    pub async fn diff(&self, ask: DiffAsk<'_>, when: When) -> Result<DiffPage, SeekError> {
+        let (until, frontier) = self.settle(ask.until, when).await?;
+        if until <= ask.from && until < ask.until {
+            return Err(SeekError::NotYet { cut: ask.from, frontier, retry_ms: 1 });
+        }
+        let from = ask.from;
+        let mut page = Page {
+            engine: self,
+            from,
+            until,
+            topics: ask.topics,
+            limit: ask.limit.max(1),
+            looked_at: 0,
+            found: Vec::new(),
+        };
+        let begin = ask.after.cloned().unwrap_or(DiffPlace::Topic { topic: 0, line: 0 });
+        let next = if from < until { on_disk(|| page.fill(begin))? } else { None };
+        Ok(DiffPage { from, until, frontier, differences: page.found, next })
+    }
+}
+
+/// A page as it is filled.
+struct Page<'a> {
+    engine: &'a Engine,
+    from: Cut,
+    until: Cut,
+    topics: Option<&'a [String]>,
+    limit: usize,
+    looked_at: usize,
+    found: Vec<Difference>,
+}
+
+impl Page<'_> {
+    /// Takes what there is from `place` on; where it stopped, if that is not the end.
+    fn fill(&mut self, mut place: DiffPlace) -> Result<Option<DiffPlace>, SeekError> {
+        loop {
+            let next = match &place {
+                DiffPlace::Topic { topic, line } => self.topics(*topic, *line)?,
+                DiffPlace::Pin(from) => self.pins(Offset(*from))?,
+                DiffPlace::Offset(last) => self.offsets(last)?,
+                DiffPlace::Group(last) => self.groups(last)?,
+            };
+            match next {
+                Next::Place(next) => place = next,
+                Next::End => return Ok(None),
+            }
+            if self.is_full() {
+                return Ok(Some(place));
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.found.len() >= self.limit || self.looked_at >= LOOKED_AT_MAX
+    }
+
+    fn wants(&self, topic: &str) -> bool {
+        self.topics.is_none_or(|names| names.iter().any(|name| name == topic))
+    }
+
+    fn topics(&mut self, mut topic: usize, mut line: usize) -> Result<Next, SeekError> {
+        let mut all = self.engine.shared.namespace.read().topics_between(self.from, self.until);
+        self.check_topics(&all)?;
+        all.retain(|between| self.wants(&between.last.name));
+        while let Some(between) = all.get(topic) {
+            if line == 0 {
+                self.check_kept(between)?;
+            }
+            while line < between.last.partitions.len() + 2 {
+                if self.is_full() {
+                    return Ok(Next::Place(DiffPlace::Topic { topic, line }));
+                }
+                self.looked_at += 1;
+                let difference = self.line(between, line)?;
+                self.found.extend(difference);
+                line += 1;
+            }
+            (topic, line) = (topic + 1, 0);
+        }
+        Ok(Next::Place(match self.topics {
+            Some(_) => DiffPlace::Offset(Vec::new()),
+            None => DiffPlace::Pin(0),
+        }))
+    }
+
+    /// One that was asked for by name has to have been there.
+    fn check_topics(&self, all: &[TopicBetween]) -> Result<(), SeekError> {
+        let is_there = |name: &String| all.iter().any(|between| *between.last.name == **name);
+        match self.topics.into_iter().flatten().find(|name| !is_there(name)) {
+            Some(name) => {
+                let (from, until) = (hlc::Moment::Sys(self.from), hlc::Moment::Sys(self.until));
+                Err(SeekError::NoTopic { topic: name.clone(), ask: hlc::Ask::Window(from, until) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_kept(&self, between: &TopicBetween) -> Result<(), SeekError> {
+        let mut lost = Vec::new();
+        for partition in &between.last.partitions {
+            let horizon = partition.log.horizon();
+            if !is_kept(&horizon, self.from) {
+                lost.push(Lost {
+                    topic: Arc::clone(&between.last.name),
+                    partition: partition.index,
+                    earliest: earliest(&horizon),
+                });
+            }
+        }
+        if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
+    }
+
+    fn line(&self, between: &TopicBetween, line: usize) -> Result<Option<Difference>, SeekError> {
+        let TopicBetween { before, last, deleted } = between;
+        if let Some(partition) = line.checked_sub(1).and_then(|nth| last.partitions.get(nth)) {
+            return self.appended(last, partition);
+        }
+        let topic = || Arc::clone(last);
+        Ok(match (line, before) {
+            (0, None) => Some(Difference::TopicCreated(topic())),
+            (0, Some(before)) if is_changed(before, last) => {
+                Some(Difference::TopicChanged { before: Arc::clone(before), after: topic() })
+            }
+            (0, Some(_)) => None,
+            _ => deleted.map(|stamp| Difference::TopicDeleted { topic: topic(), stamp }),
+        })
+    }
+
+    fn appended(
+        &self,
+        topic: &Arc<Topic>,
+        partition: &Partition,
+    ) -> Result<Option<Difference>, SeekError> {
+        let log = &partition.log;
+        let (start, end) = (tip_at(log, self.from)?.end, tip_at(log, self.until)?.end);
+        if start >= end {
+            return Ok(None);
+        }
+        let bytes = looking_from(log, start, || log.bytes_between(start, end))?;
+        // Given up meanwhile: asked last.
+        let horizon = log.horizon();
+        if !is_kept(&horizon, self.from) {
+            let (topic, partition) = (Arc::clone(&topic.name), partition.index);
+            let lost = vec![Lost { topic, partition, earliest: earliest(&horizon) }];
+            return Err(SeekError::BeforeHistory { lost });
+        }
+        let (topic, partition) = (Arc::clone(topic), partition.index);
+        Ok(Some(Difference::Appended { topic, partition, start, end, bytes }))
+    }
+
+    fn pins(&mut self, from: Offset) -> Result<Next, SeekError> {
+        let log = self.engine.store.log(NAMESPACE_LOG);
+        let (first, end) = (tip_at(&log, self.from)?.end, tip_at(&log, self.until)?.end);
+        let mut next = from.max(first);
+        let mut events = Events::new(&log, next);
+        while next < end {
+            if self.is_full() {
+                return Ok(Next::Place(DiffPlace::Pin(next.0)));
+            }
+            let Some(event) = events.next() else { break };
+            let (event, stamp, _) = event.map_err(EngineError::Corrupt)?;
+            self.looked_at += 1;
+            next = Offset(next.0 + 1);
+            self.found.extend(pin_difference(event, stamp));
+        }
+        Ok(Next::Place(DiffPlace::Offset(Vec::new())))
+    }
+
+    fn offsets(&mut self, last: &[u8]) -> Result<Next, SeekError> {
+        let mut last = last.to_vec();
+        while !self.is_full() {
+            let behind = (!last.is_empty()).then_some(&*last);
+            let compared = self.engine.shared.groups.compare_offset(behind, self.from, self.until);
+            let compared = compared.map_err(EngineError::from)?;
+            let Some(Compared { key, difference }) = compared else {
+                self.engine.check_groups_kept(self.from)?;
+                return Ok(match self.topics {
+                    Some(_) => Next::End,
+                    None => Next::Place(DiffPlace::Group(Vec::new())),
+                });
+            };
+            self.looked_at += 1;
+            last = key;
+            let wanted = difference.filter(|difference| self.wants(&difference.topic));
+            self.found.extend(wanted.map(Difference::Offset));
+        }
+        self.engine.check_groups_kept(self.from)?;
+        Ok(Next::Place(DiffPlace::Offset(last)))
+    }
+
+    fn groups(&mut self, last: &[u8]) -> Result<Next, SeekError> {
+        let mut last = last.to_vec();
+        while !self.is_full() {
+            let behind = (!last.is_empty()).then_some(&*last);
+            let compared = self.engine.shared.groups.compare_group(behind, self.from, self.until);
+            let compared = compared.map_err(EngineError::from)?;
+            let Some(Compared { key, difference }) = compared else {
+                self.engine.check_groups_kept(self.from)?;
+                return Ok(Next::End);
+            };
+            self.looked_at += 1;
+            last = key;
+            self.found.extend(difference.map(Difference::Group));
+        }
+        self.engine.check_groups_kept(self.from)?;
+        Ok(Next::Place(DiffPlace::Group(last)))
+    }
+}
+
+/// Where a section left off.
+enum Next {
+    Place(DiffPlace),
+    End,
+}
+
+fn is_changed(before: &Topic, after: &Topic) -> bool {
+    before.partitions.len() != after.partitions.len() || before.config != after.config
+}
+
+fn pin_difference(event: Event, stamp: Hlc) -> Option<Difference> {
+    match event {
+        Event::PinSet { name, at, expires_ms, .. } => {
+            let (at, expires) = (Cut::below(Hlc::from_bits(at)), SysTime(expires_ms));
+            Some(Difference::PinSet { name, at, expires, stamp })
+        }
+        Event::PinRemoved { name } => Some(Difference::PinRemoved { name, stamp }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_back_as_it_was_written_and_nothing_else_is_one() {
+        for place in [
+            DiffPlace::Topic { topic: 7, line: 12 },
+            DiffPlace::Pin(9),
+            DiffPlace::Offset(Vec::new()),
+            DiffPlace::Offset(b"og\x01\x03t".to_vec()),
+            DiffPlace::Group(b"g\xff".to_vec()),
+        ] {
+            assert_eq!(place.to_string().parse::<DiffPlace>(), Ok(place));
+        }
+        for text in ["", "t", "t1", "t1.x", "p-1", "oabc", "o00", "ozz", "x1", "ö", "g\u{e9}\u{e9}"]
+        {
+            assert!(text.parse::<DiffPlace>().is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Setting a group to a moment, and back to what it had committed at one.
+//!
+//! What holds true of both:
+//! - It is one event. Whoever reads the group's offsets, at any moment, sees all of it or nothing.
+//! - It is decided while nothing is created, deleted or given up, so what is committed can be read.
+//! - It does not ask who is in the group: that is its coordinator's to know.
+//!
+//! A partition that a topic gets *after* its group was set to a moment begins at its beginning: nothing
+//! of it was there at the moment. Without that it would begin where a client's policy says, which is at
+//! its end as a rule, and lose what was written before the client found it (KAFKA-20035).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hlc::{Cut, Hlc, Moment};
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::namespace::Topic;
+use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
+use crate::seek::{Lost, SeekError, When, earliest, is_kept, is_kept_by_user_time};
+
+/// Whether to do it, or only to say what it would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetMode {
+    /// Do it.
+    Commit,
+    /// Say what it would do.
+    DryRun,
+}
+
+/// What of one partition a group has before and after it was set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetChange {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// What was committed.
+    pub before: Option<i64>,
+    /// What is committed now.
+    pub after: Option<i64>,
+}
+
+/// What could not be set, for its topic is not there any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// What was committed for it.
+    pub offset: i64,
+}
+
+/// How a group was set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSet {
+    /// The moment, made absolute.
+    pub at: Moment,
+    /// The frontier when it was done.
+    pub frontier: Hlc,
+    /// By topic and partition, also where nothing changed.
+    pub offsets: Vec<OffsetChange>,
+    /// What was left as it was.
+    pub skipped: Vec<Skipped>,
+    /// When it was committed; not at all in a dry run.
+    pub committed: Option<Hlc>,
+}
+
+/// Why a group was not set.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum GroupSetError {
+    /// Nothing is known of what it reads.
+    #[error(
+        "the group has committed nothing, so it is not known what it reads; name the topics. group={0}"
+    )]
+    NothingCommitted(String),
+    /// There is nothing to go back to.
+    #[error("the group had committed nothing at that moment. group={group}, moment={moment}")]
+    NothingThen {
+        /// The group.
+        group: String,
+        /// The moment.
+        moment: Moment,
+    },
+    /// There is no such topic now.
+    #[error("there is no such topic. topic={0}")]
+    UnknownTopic(String),
+    /// The moment cannot be read, or the change not be made.
+    #[error(transparent)]
+    Seek(#[from] SeekError),
+}
+
+impl From<EngineError> for GroupSetError {
+    fn from(error: EngineError) -> GroupSetError {
+        GroupSetError::Seek(error.into())
+    }
+}
+
+/// By topic and partition; [`LATER_PARTITIONS`] is one of them.
+type Offsets = BTreeMap<(String, u32), OffsetCommit>;
+
+impl Engine {
+    /// Commits for a group, in every partition of what it reads, the first offset that is not in the
+    /// moment: of all topics that it has committed something for, or of those named.
+    ///
+    /// # Errors
+    /// [`GroupSetError`].
+    pub async fn seek_group(
+        &self,
+        group: &str,
+        moment: Moment,
+        topics: Option<&[String]>,
+        when: When,
+        mode: SetMode,
+    ) -> Result<GroupSet, GroupSetError> {
+        let (at, known) = self.settle_moment(moment, when).await?;
+        let changing = Arc::clone(&self.changing).lock_owned().await;
+        let now = self.held_by(group, Cut::ALL)?;
+        let (topics, skipped) = self.topics_to_seek(group, topics, &now)?;
+        let after = self.offsets_of_moment(&topics, at, known)?;
+        let offsets = changes(&now, &after, &[]);
+        let frontier = self.frontier();
+        let committed = match mode {
+            SetMode::Commit => {
+                let (group, offsets) = (group.to_owned(), after.into_values().collect());
+                let event = Event::OffsetsSet { group, offsets, removed: Vec::new() };
+                Some(self.change(event, Some(changing)).await?)
+            }
+            SetMode::DryRun => None,
+        };
+        Ok(GroupSet { at, frontier, offsets, skipped, committed })
+    }
+
+    /// The topics to seek in; and of those that the group once read, what was committed.
+    fn topics_to_seek(
+        &self,
+        group: &str,
+        named: Option<&[String]>,
+        now: &Offsets,
+    ) -> Result<(Vec<Arc<Topic>>, Vec<Skipped>), GroupSetError> {
+        if let Some(names) = named {
+            let names: BTreeSet<&String> = names.iter().collect();
+            let topic = |name: &String| {
+                self.topic(name).ok_or_else(|| GroupSetError::UnknownTopic(name.clone()))
+            };
+            let topics = names.into_iter().map(topic).collect::<Result<Vec<_>, _>>()?;
+            return Ok((topics, Vec::new()));
+        }
+        let (mut topics, mut skipped) = (BTreeMap::new(), Vec::new());
+        let real = now.iter().filter(|((_, partition), _)| *partition != LATER_PARTITIONS);
+        for ((name, partition), commit) in real {
+            match self.topic(name) {
+                Some(topic) => drop(topics.insert(name, topic)),
+                None => skipped.push(Skipped {
+                    topic: name.clone(),
+                    partition: *partition,
+                    offset: commit.offset,
+                }),
+            }
+        }
+        if topics.is_empty() {
+            return Err(GroupSetError::NothingCommitted(group.to_owned()));
+        }
+        Ok((topics.into_values().collect(), skipped))
+    }
+
+    fn offsets_of_moment(
+        &self,
+        topics: &[Arc<Topic>],
+        at: Moment,
+        known: Cut,
+    ) -> Result<Offsets, SeekError> {
+        let (mut offsets, mut lost) = (Offsets::new(), Vec::new());
+        for topic in topics {
+            for partition in &topic.partitions {
+                let end = self.end_at(partition, at, known)?;
+                let horizon = partition.log.horizon();
+                let is_whole = match at {
+                    Moment::Sys(cut) => is_kept(&horizon, cut),
+                    Moment::User { before, .. } => {
+                        is_kept_by_user_time(&horizon, before, known, end)
+                    }
+                };
+                if !is_whole {
+                    lost.push(Lost {
+                        topic: Arc::clone(&topic.name),
+                        partition: partition.index,
+                        earliest: earliest(&horizon),
+                    });
+                }
+                put(&mut offsets, topic, partition.index, end.0 as i64, String::new());
+            }
+            let count = topic.partitions.len() as i64;
+            put(&mut offsets, topic, LATER_PARTITIONS, count, at.to_string());
+        }
+        if lost.is_empty() { Ok(offsets) } else { Err(SeekError::BeforeHistory { lost }) }
+    }
+
+    /// Commits again what a group had committed at a moment of system time, and nothing else: where it
+    /// had committed nothing, it has nothing.
+    ///
+    /// # Errors
+    /// [`GroupSetError`].
+    pub async fn restore_group(
+        &self,
+        group: &str,
+        cut: Cut,
+        when: When,
+        mode: SetMode,
+    ) -> Result<GroupSet, GroupSetError> {
+        let (cut, _) = self.settle(cut, when).await?;
+        let changing = Arc::clone(&self.changing).lock_owned().await;
+        let at = Moment::Sys(cut);
+        let mut then = self.held_by(group, cut)?;
+        self.check_groups_kept(cut)?;
+        if then.is_empty() {
+            return Err(GroupSetError::NothingThen { group: group.to_owned(), moment: at });
+        }
+        let skipped = self.skip_what_is_gone(&mut then, cut);
+        let now = self.held_by(group, Cut::ALL)?;
+        let removed: Vec<(String, u32)> =
+            now.keys().filter(|place| !then.contains_key(*place)).cloned().collect();
+        let offsets = changes(&now, &then, &removed);
+        let frontier = self.frontier();
+        let committed = match mode {
+            SetMode::Commit => {
+                let (group, offsets) = (group.to_owned(), then.into_values().collect());
+                let event = Event::OffsetsSet { group, offsets, removed };
+                Some(self.change(event, Some(changing)).await?)
+            }
+            SetMode::DryRun => None,
+        };
+        Ok(GroupSet { at, frontier, offsets, skipped, committed })
+    }
+
+    /// Takes out what was committed for topics that were there in `cut` and are not any more: an offset
+    /// means nothing in another topic of the same name.
+    fn skip_what_is_gone(&self, then: &mut Offsets, cut: Cut) -> Vec<Skipped> {
+        let mut skipped = Vec::new();
+        let namespace = self.shared.namespace.read();
+        then.retain(|(topic, partition), commit| {
+            let id = |topic: &Arc<Topic>| topic.id;
+            let was = namespace.topic_at(topic, cut).as_ref().map(id);
+            // The past of a topic has a name too, and its offsets, and is no topic.
+            let stays = was.is_none() || namespace.topic(topic).map(id) == was;
+            if !stays && *partition != LATER_PARTITIONS {
+                let (topic, offset) = (topic.clone(), commit.offset);
+                skipped.push(Skipped { topic, partition: *partition, offset });
+            }
+            stays
+        });
+        skipped
+    }
+
+    fn held_by(&self, group: &str, cut: Cut) -> Result<Offsets, EngineError> {
+        let held = self.shared.groups.held(Some(group), cut)?;
+        let commit = |held: crate::GroupOffset| {
+            let crate::Committed { offset, leader_epoch, metadata } = held.committed;
+            let (topic, partition) = (held.topic, held.partition);
+            let place = (topic.clone(), partition);
+            (place, OffsetCommit { topic, partition, offset, leader_epoch, metadata })
+        };
+        Ok(held.into_iter().map(commit).collect())
+    }
+}
+
+fn put(offsets: &mut Offsets, topic: &Topic, partition: u32, offset: i64, metadata: String) {
+    let topic = topic.name.to_string();
+    let commit =
+        OffsetCommit { topic: topic.clone(), partition, offset, leader_epoch: -1, metadata };
+    offsets.insert((topic, partition), commit);
+}
+
+fn changes(now: &Offsets, after: &Offsets, removed: &[(String, u32)]) -> Vec<OffsetChange> {
+    let places: BTreeSet<&(String, u32)> = after.keys().chain(removed).collect();
+    let offset = |offsets: &Offsets, place| offsets.get(place).map(|commit| commit.offset);
+    places
+        .into_iter()
+        .filter(|(_, partition)| *partition != LATER_PARTITIONS)
+        .map(|place| OffsetChange {
+            topic: place.0.clone(),
+            partition: place.1,
+            before: offset(now, place),
+            after: offset(after, place),
+        })
+        .collect()
+}

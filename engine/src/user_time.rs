@@ -1,0 +1,346 @@
+//! Where a topic's user time comes from, and came from.
+//!
+//! A change of the setting does not rewrite the past: each batch is read by the rule that was in force at its
+//! stamp. So that this is also the rule by which it was taken in, the writer's thread holds each batch against
+//! the rule of that very place in the journal ([`RulesInForce`]).
+//!
+//! A record can have no user time, where the topic takes such records. It is found by no user time, belongs to
+//! no exact set of one, and does not count for the smallest and the largest of its batch.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use hlc::{Cut, Hlc, UserTime};
+use parking_lot::{Mutex, RwLock};
+use storage::{LogId, Offset, Piece};
+use user_time::{Extractor, Kind, MODULE_BYTES_MAX, Plugin, Spec, check_plugin_name};
+
+use crate::blocking::{on_disk, read};
+use crate::config::{ConfigError, TopicConfig};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::files::{FileError, Files};
+use crate::namespace::Partition;
+
+/// The setting that says where user time comes from: a [`Spec`].
+pub const USER_TIME: &str = "freezeframe.user.time";
+/// The setting that says whether user time may fall.
+pub const USER_TIME_ORDER: &str = "freezeframe.user.time.order";
+/// The setting that says what becomes of records without one.
+pub const USER_TIME_UNREADABLE: &str = "freezeframe.user.time.unreadable";
+
+/// Where the modules of plug-ins are, among the service's files.
+pub const PLUGINS_DIRECTORY: &str = "/plugins";
+
+/// Where the module of a plug-in is.
+pub fn plugin_path(name: &str) -> String {
+    format!("{PLUGINS_DIRECTORY}/{name}.wasm")
+}
+
+/// What a topic's settings say of user time, from one moment on.
+#[derive(Debug)]
+pub struct UserTimeRule {
+    since: Hlc,
+    spec: Spec,
+    is_strict: bool,
+    keeps_unreadable: bool,
+    /// Made when it is first needed.
+    extractor: OnceLock<Extractor>,
+}
+
+impl UserTimeRule {
+    /// What settings ask for that hold from `since` on; none for what holds of a topic that says nothing.
+    pub(crate) fn of(config: &TopicConfig, since: Hlc) -> Option<Arc<UserTimeRule>> {
+        let set = |key: &str| config.set().get(key).map(String::as_str);
+        let spec = set(USER_TIME).map(|text| Spec::parse(text).expect("settings are checked"));
+        let spec = spec.unwrap_or_else(|| Spec::parse("timestamp").expect("it is a spec"));
+        let is_strict = set(USER_TIME_ORDER) == Some("strict");
+        let keeps_unreadable = set(USER_TIME_UNREADABLE) == Some("keep");
+        let extractor = OnceLock::new();
+        let says_nothing = spec.is_timestamp() && !is_strict;
+        let rule = UserTimeRule { since, spec, is_strict, keeps_unreadable, extractor };
+        (!says_nothing).then(|| Arc::new(rule))
+    }
+
+    /// From when on it holds.
+    pub fn since(&self) -> Hlc {
+        self.since
+    }
+
+    /// Where user time comes from.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Whether a record's user time must not fall below the one before it.
+    pub fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
+    /// Whether records whose user time cannot be read are kept, without one.
+    pub fn keeps_unreadable(&self) -> bool {
+        self.keeps_unreadable
+    }
+
+    /// Whether user time is the record's own timestamp.
+    pub fn is_timestamp(&self) -> bool {
+        self.spec.is_timestamp()
+    }
+
+    fn says_as(&self, other: &UserTimeRule) -> bool {
+        (&self.spec, self.is_strict, self.keeps_unreadable)
+            == (&other.spec, other.is_strict, other.keeps_unreadable)
+    }
+}
+
+/// The rule of a new version of a topic: that of the version before, if the settings say the same.
+pub(crate) fn succeeding(
+    before: Option<&Arc<UserTimeRule>>,
+    config: &TopicConfig,
+    stamp: Hlc,
+) -> Option<Arc<UserTimeRule>> {
+    let rule = UserTimeRule::of(config, stamp)?;
+    match before {
+        Some(before) if before.says_as(&rule) => Some(Arc::clone(before)),
+        _ => Some(rule),
+    }
+}
+
+/// All rules that a topic has had. Its partitions share it.
+#[derive(Debug, Default)]
+pub(crate) struct Rules(RwLock<Vec<(Hlc, Option<Arc<UserTimeRule>>)>>);
+
+impl Rules {
+    /// From `stamp` on, `rule` holds.
+    pub(crate) fn push(&self, stamp: Hlc, rule: Option<&Arc<UserTimeRule>>) {
+        let mut rules = self.0.write();
+        let is_same = match (rules.last().and_then(|(_, last)| last.as_ref()), rule) {
+            (None, None) => true,
+            (Some(last), Some(rule)) => Arc::ptr_eq(last, rule),
+            _ => false,
+        };
+        if !is_same {
+            rules.push((stamp, rule.cloned()));
+        }
+    }
+
+    /// The rule for what has this stamp.
+    pub(crate) fn at(&self, stamp: Hlc) -> Option<Arc<UserTimeRule>> {
+        let rules = self.0.read();
+        let count = rules.partition_point(|(since, _)| *since <= stamp);
+        rules[..count].last()?.1.clone()
+    }
+}
+
+/// What a change of the namespace does to rules: known before its stamp is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RuleChange {
+    /// The logs get one of their own, from the stamp on.
+    FromHere,
+    /// They get one that holds already.
+    Since(Hlc),
+    /// They get none.
+    Nothing,
+}
+
+/// The rules in force at the place in the journal where the writer's thread stands.
+///
+/// Only that thread changes it, so what it decides here is decided in the order of appends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RulesInForce(Arc<Mutex<InForce>>);
+
+#[derive(Debug, Default)]
+struct InForce {
+    /// Since when a log's rule holds. Logs without a rule are not in it.
+    rules: HashMap<LogId, Hlc>,
+    /// The largest user time of logs with strict rules, of what was staged and not only of what is visible.
+    peaks: HashMap<LogId, UserTime>,
+    /// What is to be put back if the group of appends never is.
+    undo: Vec<Undo>,
+}
+
+#[derive(Debug)]
+enum Undo {
+    Rule(LogId, Option<Hlc>),
+    Peak(LogId, Option<UserTime>),
+}
+
+impl RulesInForce {
+    /// A rule that was in force when the journal was opened.
+    pub(crate) fn restore(&self, log: LogId, rule: &UserTimeRule) {
+        self.0.lock().rules.insert(log, rule.since);
+    }
+
+    /// A change of rules takes its place in the journal.
+    pub(crate) fn change(&self, logs: &[LogId], change: RuleChange, stamp: Hlc) {
+        let InForce { rules, peaks, undo } = &mut *self.0.lock();
+        for log in logs {
+            let before = match change {
+                RuleChange::FromHere => rules.insert(*log, stamp),
+                RuleChange::Since(since) => rules.insert(*log, since),
+                RuleChange::Nothing => rules.remove(log),
+            };
+            undo.push(Undo::Rule(*log, before));
+            // Whoever comes under the new rule sees in the log what came before it.
+            if let Some(peak) = peaks.remove(log) {
+                undo.push(Undo::Peak(*log, Some(peak)));
+            }
+        }
+    }
+
+    /// Whether a batch was taken in by the rule in force.
+    pub(crate) fn check(&self, log: LogId, rule: Hlc) -> Result<(), EngineError> {
+        let in_force = self.0.lock().rules.get(&log).copied().unwrap_or(Hlc::ZERO);
+        if rule == in_force { Ok(()) } else { Err(EngineError::UserTimeChanged) }
+    }
+
+    /// A batch of a strict topic takes its place, with these user times, unless they fall below the largest
+    /// so far. `seen` is the largest that was visible when the batch was queued.
+    pub(crate) fn rise(
+        &self,
+        log: LogId,
+        seen: UserTime,
+        (least, most): (UserTime, UserTime),
+    ) -> Result<(), EngineError> {
+        let InForce { peaks, undo, .. } = &mut *self.0.lock();
+        let known = peaks.get(&log).copied();
+        let last = known.map_or(seen, |known| known.max(seen));
+        if least < last {
+            return Err(EngineError::UserTimeFalls { least, last });
+        }
+        undo.push(Undo::Peak(log, known));
+        peaks.insert(log, last.max(most));
+        Ok(())
+    }
+
+    /// What was staged is visible.
+    pub(crate) fn commit(&self) {
+        self.0.lock().undo.clear();
+    }
+
+    /// What was staged will never be.
+    pub(crate) fn rollback(&self) {
+        let InForce { rules, peaks, undo } = &mut *self.0.lock();
+        for undo in undo.drain(..).rev() {
+            match undo {
+                Undo::Rule(log, Some(since)) => drop(rules.insert(log, since)),
+                Undo::Rule(log, None) => drop(rules.remove(&log)),
+                Undo::Peak(log, Some(peak)) => drop(peaks.insert(log, peak)),
+                Undo::Peak(log, None) => drop(peaks.remove(&log)),
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// What finds the user times of records under `rule`.
+    ///
+    /// # Errors
+    /// The plug-in that it names cannot be read.
+    pub fn extractor<'a>(&self, rule: &'a UserTimeRule) -> Result<&'a Extractor, EngineError> {
+        if let Some(extractor) = rule.extractor.get() {
+            return Ok(extractor);
+        }
+        let at = Cut::below(rule.since);
+        let made =
+            on_disk(|| Extractor::new(rule.spec.clone(), |name| module(self.files(), name, at)));
+        let made = made.map_err(|error| EngineError::UserTime(error.to_string().into()))?;
+        Ok(rule.extractor.get_or_init(|| made))
+    }
+
+    /// The user times of the records of a stored batch, by rising offset: by the rule that was in force at its
+    /// stamp, and so the same for ever.
+    ///
+    /// # Errors
+    /// The batch cannot be read from the disk, or the plug-in of its time cannot be.
+    pub fn user_times(
+        &self,
+        partition: &Partition,
+        piece: &Piece,
+    ) -> Result<Vec<(Offset, Option<UserTime>)>, EngineError> {
+        let batch = read(piece).map_err(|error| EngineError::Disk(error.to_string().into()))?;
+        let entry = &piece.entry;
+        let times = match partition.rules.at(entry.stamp) {
+            Some(rule) if !rule.is_timestamp() => {
+                let extractor = self.extractor(&rule)?;
+                let extract = || self.format.user_times(&batch, extractor);
+                // A plug-in may take its time.
+                if is_plugin(&rule.spec) { on_disk(extract) } else { extract() }
+            }
+            _ => self.format.times(&batch).map(|times| {
+                times.into_iter().map(|(offset, time)| (offset, Some(time))).collect()
+            }),
+        };
+        Ok(times.unwrap_or_else(|why| {
+            // A producer wrote it so, and no reader will see its records. What its header claims
+            // leads past it, so that one broken batch does not spoil every lookup behind it.
+            tracing::debug!(why, base = entry.base.0, "a batch cannot be looked into");
+            vec![(entry.base, (entry.user_max != NO_TIMES.1).then_some(entry.user_max))]
+        }))
+    }
+
+    /// Whether a plug-in that settings name is there and can be used, if `before` did not name it.
+    pub(crate) fn check_plugin(
+        &self,
+        config: &TopicConfig,
+        before: Option<&TopicConfig>,
+    ) -> Result<(), EngineError> {
+        let spec = |config: &TopicConfig| config.set().get(USER_TIME).cloned();
+        let text = spec(config);
+        let Some(text) = text.filter(|text| before.and_then(spec).as_ref() != Some(text)) else {
+            return Ok(());
+        };
+        let parsed = Spec::parse(&text).expect("settings are checked");
+        if !is_plugin(&parsed) {
+            return Ok(());
+        }
+        let made = on_disk(|| {
+            Extractor::new(parsed, |name| module(self.files(), name, Cut::ALL)).map(drop)
+        });
+        made.map_err(|error| {
+            let (key, expected) = (USER_TIME.to_owned(), error.to_string().into());
+            ConfigError::Value { key, value: text, expected }.into()
+        })
+    }
+
+    /// The plug-in of a name, as it is now.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be used.
+    pub fn plugin(&self, name: &str) -> Result<Plugin, EngineError> {
+        let refused = |why: String| EngineError::UserTime(why.into());
+        check_plugin_name(name).map_err(|error| refused(error.to_string()))?;
+        on_disk(|| {
+            let bytes = module(self.files(), name, Cut::ALL).map_err(refused)?;
+            Plugin::new(name, &bytes).map_err(|error| refused(error.to_string()))
+        })
+    }
+}
+
+/// The smallest and the largest user time of a batch in which no record has any.
+pub const NO_TIMES: (UserTime, UserTime) = (UserTime(i64::MAX), UserTime(i64::MIN));
+
+fn is_plugin(spec: &Spec) -> bool {
+    matches!(spec.kind(), Kind::Wasm { .. })
+}
+
+/// The bytes of a plug-in's module, as they were.
+fn module(files: &Files, name: &str, at: Cut) -> Result<Vec<u8>, String> {
+    let path = plugin_path(name);
+    let view = files.open_at(path.as_str(), at).map_err(|error| match error {
+        FileError::NotFound(_) => format!(
+            "there is no plug-in {name}: add it first, with `freezeframe plugins add {name} FILE`"
+        ),
+        error => format!("the plug-in {name} cannot be read: {error}"),
+    })?;
+    let length = view.length();
+    if length > MODULE_BYTES_MAX as u64 {
+        return Err(format!(
+            "the plug-in {name} is too long. bytes={length}, most={MODULE_BYTES_MAX}"
+        ));
+    }
+    let bytes = view.read(0, length as usize);
+    bytes
+        .map(|bytes| bytes.to_vec())
+        .map_err(|error| format!("the plug-in {name} cannot be read: {error}"))
+}

@@ -1,0 +1,357 @@
+//! What differs between two moments, against a replay of all that happened (F3).
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod rig;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::diff::{DiffAsk, Difference};
+use engine::{EngineError, OffsetCommit, SeekError, When};
+use hlc::{Cut, SysTime};
+use proptest::prelude::*;
+use rig::Rig;
+
+const NOW: When = When::Refuse;
+const TOPICS: [&str; 3] = ["a", "b", "c"];
+const GROUPS: [&str; 2] = ["g", "h"];
+
+/// A record of a batch of the rig is eight bytes, and so is what stands before them.
+const WORD: u64 = 8;
+
+/// A topic as the replay knows it: its id, settings, and where each partition ends, in records and bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Topic {
+    id: u8,
+    configs: BTreeMap<String, String>,
+    partitions: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    topics: BTreeMap<String, Topic>,
+    /// Topics that were deleted, as they were last.
+    deleted: Vec<(String, Topic)>,
+    offsets: BTreeMap<(String, String, u32), i64>,
+    groups: BTreeMap<String, Vec<u8>>,
+    /// How often pins were set, and removed.
+    pins: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create { topic: usize, partitions: u32 },
+    Delete { topic: usize },
+    Grow { topic: usize },
+    Configure { topic: usize, bytes: u32 },
+    Append { topic: usize, records: usize },
+    Commit { group: usize, topic: usize, offset: i64 },
+    Uncommit { group: usize, topic: usize },
+    Save { group: usize, byte: u8 },
+    DeleteGroup { group: usize },
+    Pin { name: usize },
+    Unpin { name: usize },
+    Pass,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (topic, group) = (|| 0..TOPICS.len(), || 0..GROUPS.len());
+    prop_oneof![
+        3 => (topic(), 1..4u32).prop_map(|(topic, partitions)| Step::Create { topic, partitions }),
+        1 => topic().prop_map(|topic| Step::Delete { topic }),
+        1 => topic().prop_map(|topic| Step::Grow { topic }),
+        2 => (topic(), 1..4u32).prop_map(|(topic, bytes)| Step::Configure { topic, bytes }),
+        8 => (topic(), 1..4usize).prop_map(|(topic, records)| Step::Append { topic, records }),
+        5 => (group(), topic(), 0..4i64)
+            .prop_map(|(group, topic, offset)| Step::Commit { group, topic, offset }),
+        1 => (group(), topic()).prop_map(|(group, topic)| Step::Uncommit { group, topic }),
+        2 => (group(), 0..3u8).prop_map(|(group, byte)| Step::Save { group, byte }),
+        1 => group().prop_map(|group| Step::DeleteGroup { group }),
+        1 => (0..2usize).prop_map(|name| Step::Pin { name }),
+        1 => (0..2usize).prop_map(|name| Step::Unpin { name }),
+        3 => Just(Step::Pass),
+    ]
+}
+
+struct World {
+    rig: Rig,
+    state: State,
+    ids: u8,
+}
+
+impl World {
+    async fn take(&mut self, step: &Step) {
+        let (engine, state) = (&self.rig.engine, &mut self.state);
+        match *step {
+            Step::Create { topic, partitions } => {
+                let name = TOPICS[topic];
+                let id = self.ids;
+                let made =
+                    engine.create_topic(name, partitions, BTreeMap::new(), [id; 16], false).await;
+                assert_eq!(made.is_ok(), !state.topics.contains_key(name));
+                if made.is_ok() {
+                    self.ids += 1;
+                    let partitions = vec![(0, 0); partitions as usize];
+                    let topic = Topic { id, configs: BTreeMap::new(), partitions };
+                    state.topics.insert(name.to_owned(), topic);
+                }
+            }
+            Step::Delete { topic } => {
+                let name = TOPICS[topic];
+                let Some(topic) = state.topics.remove(name) else { return };
+                engine.delete_topic([topic.id; 16]).await.unwrap();
+                state.deleted.push((name.to_owned(), topic));
+                state.offsets.retain(|(_, topic, _), _| topic != name);
+            }
+            Step::Grow { topic } => {
+                let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
+                topic_then.partitions.push((0, 0));
+                let total = topic_then.partitions.len() as u32;
+                engine.add_partitions(TOPICS[topic], total, false).await.unwrap();
+            }
+            Step::Configure { topic, bytes } => {
+                let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
+                let (key, value) = ("max.message.bytes".to_owned(), (bytes * 1000).to_string());
+                topic_then.configs.insert(key, value);
+                let configs = topic_then.configs.clone();
+                let change = |set: &mut BTreeMap<String, String>| {
+                    *set = configs;
+                    Ok::<_, EngineError>(())
+                };
+                engine.configure_topic(TOPICS[topic], change, false).await.unwrap();
+            }
+            Step::Append { topic, records } => {
+                let Some(topic_then) = state.topics.get_mut(TOPICS[topic]) else { return };
+                let partition = records % topic_then.partitions.len();
+                let (count, bytes) = &mut topic_then.partitions[partition];
+                *count += records as u64;
+                *bytes += WORD * (records as u64 + 1);
+                let topic = engine.topic(TOPICS[topic]).unwrap();
+                self.rig.append(&topic, partition as u32, &vec![1; records]).await.unwrap();
+            }
+            Step::Commit { group, topic, offset } => {
+                let place = (GROUPS[group].to_owned(), TOPICS[topic].to_owned(), 0);
+                let topic = place.1.clone();
+                let commit = OffsetCommit {
+                    topic,
+                    partition: 0,
+                    offset,
+                    leader_epoch: -1,
+                    metadata: String::new(),
+                };
+                engine.commit_offsets(&place.0, vec![commit]).await.unwrap();
+                state.offsets.insert(place, offset);
+            }
+            Step::Uncommit { group, topic } => {
+                let place = (GROUPS[group].to_owned(), TOPICS[topic].to_owned(), 0);
+                let gone = vec![(place.1.clone(), 0)];
+                engine.delete_offsets(&place.0, gone).await.unwrap();
+                state.offsets.remove(&place);
+            }
+            Step::Save { group, byte } => {
+                engine.save_group(GROUPS[group], vec![byte]).await.unwrap();
+                state.groups.insert(GROUPS[group].to_owned(), vec![byte]);
+            }
+            Step::DeleteGroup { group } => {
+                engine.delete_group(GROUPS[group]).await.unwrap();
+                state.groups.remove(GROUPS[group]);
+                state.offsets.retain(|(name, ..), _| name != GROUPS[group]);
+            }
+            Step::Pin { name } => {
+                let (name, at) = (format!("p{name}"), Cut::before(SysTime(rig::START)));
+                let expires = SysTime(self.rig.clock_ms() + 1_000_000);
+                if engine.pin(&name, at, NOW, expires, None).await.is_ok() {
+                    state.pins.push(format!("+{name}"));
+                }
+            }
+            Step::Unpin { name } => {
+                let name = format!("p{name}");
+                if engine.unpin(&name).await.is_ok() {
+                    state.pins.push(format!("-{name}"));
+                }
+            }
+            Step::Pass => self.rig.pass(1),
+        }
+    }
+}
+
+/// What differs, in one line each.
+fn replayed(before: &State, after: &State) -> BTreeSet<String> {
+    let mut lines = BTreeSet::new();
+    let was_deleted = |id: u8| before.deleted.iter().any(|(_, topic)| topic.id == id);
+    let deleted = after.deleted.iter().filter(|(_, topic)| !was_deleted(topic.id));
+    let deleted: Vec<_> = deleted.collect();
+    let there = after.topics.iter();
+    for (name, topic) in there.chain(deleted.iter().map(|(name, topic)| (name, topic))) {
+        let then = before.topics.get(name).filter(|then| then.id == topic.id);
+        match then {
+            None => drop(lines.insert(format!("created {name} {}", topic.id))),
+            Some(then) => {
+                let is_same = then.configs == topic.configs
+                    && then.partitions.len() == topic.partitions.len();
+                if !is_same {
+                    let (was, is) = (then.partitions.len(), topic.partitions.len());
+                    lines.insert(format!("changed {name} {was} {is} {:?}", topic.configs));
+                }
+            }
+        }
+        for (nth, (end, bytes)) in topic.partitions.iter().enumerate() {
+            let was = then.and_then(|then| then.partitions.get(nth)).copied().unwrap_or((0, 0));
+            if was.0 < *end {
+                let (start, bytes) = (was.0, bytes - was.1);
+                lines.insert(format!("appended {name} {} {nth} {start}..{end} {bytes}", topic.id));
+            }
+        }
+    }
+    for (name, topic) in deleted {
+        lines.insert(format!("deleted {name} {}", topic.id));
+    }
+    for (place, offset) in &after.offsets {
+        let was = before.offsets.get(place);
+        if was != Some(offset) {
+            lines.insert(format!("offset {place:?} {was:?} {:?}", Some(offset)));
+        }
+    }
+    for (place, offset) in &before.offsets {
+        if !after.offsets.contains_key(place) {
+            lines.insert(format!("offset {place:?} {:?} None", Some(offset)));
+        }
+    }
+    for group in before.groups.keys().chain(after.groups.keys()) {
+        let (was, is) = (before.groups.get(group), after.groups.get(group));
+        if was != is {
+            lines.insert(format!("group {group} {was:?} {is:?}"));
+        }
+    }
+    for (nth, pin) in after.pins.iter().enumerate().skip(before.pins.len()) {
+        lines.insert(format!("pin {nth} {pin}"));
+    }
+    lines
+}
+
+/// All pages of a difference, each of at most `limit`, in the same words.
+async fn diff(rig: &Rig, from: Cut, until: Cut, limit: usize, pins_before: usize) -> Vec<String> {
+    let (mut lines, mut after) = (Vec::new(), None);
+    let mut pins = pins_before;
+    loop {
+        let ask = DiffAsk { from, until, topics: None, after: after.as_ref(), limit };
+        let page = rig.engine.diff(ask, NOW).await.unwrap();
+        assert_eq!((page.from, page.until), (from, until));
+        assert!(page.differences.len() <= limit);
+        for difference in &page.differences {
+            lines.push(line(difference, &mut pins));
+        }
+        match page.next {
+            // As a client gives it back.
+            Some(next) => after = Some(next.to_string().parse().unwrap()),
+            None => return lines,
+        }
+    }
+}
+
+fn line(difference: &Difference, pins: &mut usize) -> String {
+    let mut pin = |text: String| {
+        *pins += 1;
+        format!("pin {} {text}", *pins - 1)
+    };
+    match difference {
+        Difference::TopicCreated(topic) => format!("created {} {}", topic.name, topic.id[0]),
+        Difference::TopicDeleted { topic, .. } => format!("deleted {} {}", topic.name, topic.id[0]),
+        Difference::TopicChanged { before, after } => {
+            let (was, is) = (before.partitions.len(), after.partitions.len());
+            format!("changed {} {was} {is} {:?}", after.name, after.config.set())
+        }
+        Difference::Appended { topic, partition, start, end, bytes } => {
+            let (name, id) = (&topic.name, topic.id[0]);
+            format!("appended {name} {id} {partition} {}..{} {bytes}", start.0, end.0)
+        }
+        Difference::PinSet { name, .. } => pin(format!("+{name}")),
+        Difference::PinRemoved { name, .. } => pin(format!("-{name}")),
+        Difference::Offset(offset) => {
+            let place = (&offset.group, &offset.topic, offset.partition);
+            let number = |committed: &Option<engine::Committed>| {
+                committed.as_ref().map(|committed| committed.offset)
+            };
+            format!("offset {place:?} {:?} {:?}", number(&offset.before), number(&offset.after))
+        }
+        Difference::Group(group) => {
+            format!("group {} {:?} {:?}", group.group, group.before, group.after)
+        }
+    }
+}
+
+async fn compare(steps: Vec<Step>) {
+    let mut world = World { rig: Rig::new(), state: State::default(), ids: 0 };
+    let mut history = vec![(world.rig.now(), world.state.clone())];
+    for step in &steps {
+        world.take(step).await;
+        history.push((world.rig.now(), world.state.clone()));
+    }
+    let rig = world.rig.restart();
+    for (nth, (from, before)) in history.iter().enumerate().step_by(3) {
+        for (until, after) in history[nth + 1..].iter().step_by(4) {
+            let whole = diff(&rig, *from, *until, 1000, before.pins.len()).await;
+            let lines: BTreeSet<String> = whole.iter().cloned().collect();
+            assert_eq!(lines.len(), whole.len(), "each once: {whole:?}");
+            assert_eq!(lines, replayed(before, after), "{from:?}..{until:?}");
+            let paged = diff(&rig, *from, *until, 2, before.pins.len()).await;
+            assert_eq!(paged, whole, "in pages too");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn f3_what_differs_between_two_moments_is_what_a_replay_says(
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(compare(steps));
+    }
+}
+
+#[tokio::test]
+async fn what_was_given_up_is_an_error_and_not_less() {
+    let rig = Rig::new();
+    let (t, u) = (rig.topic("t", 1).await, rig.topic("u", 1).await);
+    let from = rig.now();
+    rig.append(&t, 0, &[1]).await.unwrap();
+    rig.append(&u, 0, &[1]).await.unwrap();
+    let middle = rig.now();
+    rig.append(&t, 0, &[1]).await.unwrap();
+    rig.engine.delete_records(&t, 0, 1).await.unwrap();
+    let until = rig.now();
+    let ask = DiffAsk { from, until, topics: None, after: None, limit: 10 };
+    let refused = rig.engine.diff(ask, NOW).await;
+    let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
+    assert_eq!(&*lost[0].topic, "t");
+    // From then on, and of other topics, it can be said.
+    assert_eq!(
+        rig.engine.diff(DiffAsk { from: middle, ..ask }, NOW).await.unwrap().differences.len(),
+        1
+    );
+    let other = ["u".to_owned()];
+    let page = rig.engine.diff(DiffAsk { topics: Some(&other), ..ask }, NOW).await.unwrap();
+    assert_eq!(page.differences.len(), 1);
+    let unknown = ["no".to_owned()];
+    let refused = rig.engine.diff(DiffAsk { topics: Some(&unknown), ..ask }, NOW).await;
+    assert!(matches!(refused, Err(SeekError::NoTopic { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_did_not_come_yet_is_refused_or_answered_at_the_frontier() {
+    let rig = Rig::new();
+    let t = rig.topic("t", 1).await;
+    let from = rig.now();
+    rig.append(&t, 0, &[1]).await.unwrap();
+    let soon = Cut::before(SysTime(rig.clock_ms() + 100));
+    let ask = DiffAsk { from, until: soon, topics: None, after: None, limit: 10 };
+    assert!(matches!(rig.engine.diff(ask, NOW).await, Err(SeekError::NotYet { .. })));
+    let page = rig.engine.diff(ask, When::AtFrontier).await.unwrap();
+    assert!(page.until < soon && page.differences.len() == 1, "{page:?}");
+    let later = Cut::before(SysTime(rig.clock_ms() + 50));
+    let refused = rig.engine.diff(DiffAsk { from: later, ..ask }, When::AtFrontier).await;
+    assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
+}

@@ -1,0 +1,293 @@
+//! Groups that are set to a moment, or back to what they had committed at one (TIME.md 5 and 10).
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{
+    Engine, EngineOptions, GroupSet, GroupSetError, OffsetCommit, SeekError, SetMode, When,
+};
+use hlc::{Cut, ManualClock, Moment, SysTime, UserTime};
+use rig::{Rig, START};
+use storage::disk::MemoryDisk;
+
+const NOW: When = When::Refuse;
+
+type Offsets = BTreeMap<(String, u32), i64>;
+
+fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
+    let (topic, metadata) = (topic.to_owned(), "m".to_owned());
+    OffsetCommit { topic, partition, offset, leader_epoch: 3, metadata }
+}
+
+async fn at(engine: &Engine, cut: Cut) -> Offsets {
+    let (_, _, offsets) = engine.offsets_at(Some("g"), cut, NOW).await.unwrap();
+    offsets.into_iter().map(|held| ((held.topic, held.partition), held.committed.offset)).collect()
+}
+
+fn now(engine: &Engine) -> Offsets {
+    let held = engine.committed_offsets(Some("g")).unwrap();
+    held.into_iter().map(|held| ((held.topic, held.partition), held.committed.offset)).collect()
+}
+
+fn offsets<const N: usize>(offsets: [(&str, u32, i64); N]) -> Offsets {
+    offsets.into_iter().map(|(topic, nth, offset)| ((topic.to_owned(), nth), offset)).collect()
+}
+
+fn user(before: i64) -> Moment {
+    Moment::User { before: UserTime(before), known: None }
+}
+
+async fn seek(engine: &Engine, moment: Moment) -> GroupSet {
+    engine.seek_group("g", moment, None, NOW, SetMode::Commit).await.unwrap()
+}
+
+/// Two topics, five batches, a group that has committed something for one partition of each.
+async fn world() -> (Rig, Vec<Cut>) {
+    let rig = Rig::new();
+    let (t, u) = (rig.topic("t", 2).await, rig.topic("u", 1).await);
+    let mut moments = vec![rig.now()];
+    for (topic, partition, times) in [
+        (&t, 0, [10, 12]),
+        (&u, 0, [11, 11]),
+        (&t, 1, [30, 13]),
+        (&t, 0, [14, 20]),
+        (&u, 0, [9, 21]),
+    ] {
+        rig.pass(1);
+        rig.append(topic, partition, &times).await.unwrap();
+        moments.push(rig.now());
+    }
+    let commits = vec![commit("t", 0, 4), commit("u", 0, 3)];
+    rig.engine.commit_offsets("g", commits).await.unwrap();
+    (rig, moments)
+}
+
+#[tokio::test]
+async fn a_group_is_set_to_a_moment_in_every_partition_of_what_it_reads() {
+    let (rig, moments) = world().await;
+    let before = rig.now();
+    for (nth, expected) in [
+        (0, [("t", 0, 0), ("t", 1, 0), ("u", 0, 0)]),
+        (2, [("t", 0, 2), ("t", 1, 0), ("u", 0, 2)]),
+        (5, [("t", 0, 4), ("t", 1, 2), ("u", 0, 4)]),
+    ] {
+        let set = seek(&rig.engine, Moment::Sys(moments[nth])).await;
+        assert_eq!(now(&rig.engine), offsets(expected));
+        // It is what a cut says.
+        let cut = rig.engine.cut(moments[nth], None, NOW).await;
+        let ends = cut.unwrap().partitions.iter().map(|one| one.end.0 as i64).collect::<Vec<_>>();
+        if nth > 0 {
+            assert_eq!(now(&rig.engine).into_values().collect::<Vec<_>>(), ends);
+        }
+        assert_eq!(set.at, Moment::Sys(moments[nth]));
+    }
+    assert_eq!(at(&rig.engine, before).await, offsets([("t", 0, 4), ("u", 0, 3)]));
+    // By user time: each partition up to the first record at or after it, and the answer says as
+    // known when.
+    let set = seek(&rig.engine, user(12)).await;
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 1), ("t", 1, 0), ("u", 0, 3)]));
+    let Moment::User { known: Some(_), .. } = set.at else { panic!("{set:?}") };
+    let known = Moment::User { before: UserTime(12), known: Some(moments[2]) };
+    seek(&rig.engine, known).await;
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 1), ("t", 1, 0), ("u", 0, 2)]));
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_would_be_and_changes_nothing() {
+    let (rig, moments) = world().await;
+    let asked = rig.engine.seek_group("g", Moment::Sys(moments[1]), None, NOW, SetMode::DryRun);
+    let set = asked.await.unwrap();
+    let said =
+        set.offsets.iter().map(|one| (one.topic.as_str(), one.partition, one.before, one.after));
+    let said = said.collect::<Vec<_>>();
+    let expected =
+        [("t", 0, Some(4), Some(2)), ("t", 1, None, Some(0)), ("u", 0, Some(3), Some(0))];
+    assert_eq!((said, set.committed), (expected.to_vec(), None));
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
+}
+
+#[tokio::test]
+async fn a_partition_that_appears_later_begins_at_its_beginning_over_restarts_too() {
+    let (rig, moments) = world().await;
+    seek(&rig.engine, Moment::Sys(moments[3])).await;
+    rig.engine.add_partitions("t", 4, false).await.unwrap();
+    let t = rig.engine.topic("t").unwrap();
+    rig.append(&t, 2, &[1, 2, 3]).await.unwrap();
+    let expected = offsets([("t", 0, 2), ("t", 1, 2), ("t", 2, 0), ("t", 3, 0), ("u", 0, 2)]);
+    assert_eq!(now(&rig.engine), expected);
+    let rig = rig.crash(|_| 0);
+    assert_eq!(now(&rig.engine), expected);
+    assert_eq!(rig.engine.committed("g", "t", 2).unwrap().unwrap().offset, 0);
+    assert_eq!(rig.engine.committed("g", "t", 4).unwrap(), None);
+    assert_eq!(rig.engine.committed("other", "t", 2).unwrap(), None);
+    // What is committed from now on is what counts.
+    rig.engine.commit_offsets("g", vec![commit("t", 2, 2)]).await.unwrap();
+    assert_eq!(rig.engine.committed("g", "t", 2).unwrap().unwrap().offset, 2);
+    // One that was there, and whose offset was removed, has none: only later ones begin so.
+    rig.engine.delete_offsets("g", vec![("t".to_owned(), 1)]).await.unwrap();
+    assert_eq!(rig.engine.committed("g", "t", 1).unwrap(), None);
+    // A topic of that name that is made anew is another one.
+    let id = rig.engine.topic("t").unwrap().id;
+    rig.engine.delete_topic(id).await.unwrap();
+    rig.topic("t", 9).await;
+    assert_eq!(now(&rig.engine), offsets([("u", 0, 2)]));
+    let (_, _, groups) = rig.engine.groups_at(Some("g"), rig.now(), NOW).await.unwrap();
+    assert_eq!(groups[0].sought, [("u".to_owned(), Moment::Sys(moments[3]).to_string())]);
+}
+
+#[tokio::test]
+async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
+    let (rig, _) = world().await;
+    let then = rig.now();
+    rig.pass(1);
+    let commits = vec![commit("t", 0, 1), commit("t", 1, 2), commit("u", 0, 4)];
+    rig.engine.commit_offsets("g", commits).await.unwrap();
+    let restore = |mode| rig.engine.restore_group("g", then, NOW, mode);
+    let dry = restore(SetMode::DryRun).await.unwrap();
+    assert_eq!((dry.committed, at(&rig.engine, rig.now()).await.len()), (None, 3));
+    let set = restore(SetMode::Commit).await.unwrap();
+    assert_eq!(set.offsets, dry.offsets);
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
+    let kept = rig.engine.committed("g", "t", 0).unwrap().unwrap();
+    assert_eq!((kept.leader_epoch, kept.metadata.as_str()), (3, "m"), "all of what was committed");
+    let removed = set.offsets.iter().find(|one| (&*one.topic, one.partition) == ("t", 1)).unwrap();
+    assert_eq!((removed.before, removed.after), (Some(2), None));
+    // An offset of a topic that is gone, or was made anew, means nothing.
+    rig.engine.delete_topic(rig.engine.topic("u").unwrap().id).await.unwrap();
+    let anew = rig.engine.create_topic("u", 1, BTreeMap::new(), [99; 16], false);
+    anew.await.unwrap();
+    let set = restore(SetMode::Commit).await.unwrap();
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 4)]));
+    let skipped: Vec<_> =
+        set.skipped.iter().map(|one| (&*one.topic, one.partition, one.offset)).collect();
+    assert_eq!(skipped, [("u", 0, 3)]);
+    // Also a group that was deleted since.
+    rig.engine.delete_group("g").await.unwrap();
+    restore(SetMode::Commit).await.unwrap();
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 4)]));
+}
+
+#[tokio::test]
+async fn going_back_undoes_a_seek_with_what_it_meant_for_later_partitions() {
+    let (rig, moments) = world().await;
+    let then = rig.now();
+    seek(&rig.engine, Moment::Sys(moments[1])).await;
+    let sought = rig.now();
+    rig.engine.restore_group("g", then, NOW, SetMode::Commit).await.unwrap();
+    rig.engine.add_partitions("t", 3, false).await.unwrap();
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
+    rig.engine.restore_group("g", sought, NOW, SetMode::Commit).await.unwrap();
+    let expected = [("t", 0, 2), ("t", 1, 0), ("t", 2, 0), ("u", 0, 0)];
+    assert_eq!(now(&rig.engine), offsets(expected));
+}
+
+/// Nobody sees half of it, whatever others commit meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seek_is_one_event_among_concurrent_commits() {
+    const PARTITIONS: u32 = 8;
+    let rig = Rig::new();
+    let t = rig.topic("t", PARTITIONS).await;
+    for partition in 0..PARTITIONS {
+        rig.append(&t, partition, &[1, 2, 3, 4]).await.unwrap();
+    }
+    let moment = rig.now();
+    rig.engine.commit_offsets("g", vec![commit("t", 0, 1)]).await.unwrap();
+    let (engine, disk, clock) = (Arc::new(rig.engine), rig.disk, rig.clock);
+    let committing = (0..PARTITIONS).map(|partition| {
+        let engine = Arc::clone(&engine);
+        tokio::spawn(async move {
+            for offset in 0..20 {
+                let commit = vec![commit("t", partition, 1000 + offset)];
+                engine.commit_offsets("g", commit).await.unwrap();
+            }
+        })
+    });
+    let committing: Vec<_> = committing.collect();
+    let mut stamps = Vec::new();
+    for _ in 0..10 {
+        stamps.push(seek(&engine, Moment::Sys(moment)).await.committed.unwrap());
+    }
+    for task in committing {
+        task.await.unwrap();
+    }
+    let all: Offsets = (0..PARTITIONS).map(|nth| (("t".to_owned(), nth), 4)).collect();
+    let mut seen = Vec::new();
+    for stamp in stamps {
+        assert_eq!(at(&engine, Cut::through(stamp)).await, all, "all of it, in one moment");
+        seen.push((Cut::below(stamp), at(&engine, Cut::below(stamp)).await));
+    }
+    assert!(seen.iter().any(|(_, before)| *before != all), "others committed in between");
+    drop(engine);
+    let rig = Rig::on(disk, clock);
+    for (cut, before) in seen {
+        assert_eq!(at(&rig.engine, cut).await, before, "also when it is read again");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_set_is_an_error_that_says_why() {
+    let (rig, moments) = world().await;
+    let sys = Moment::Sys(moments[1]);
+    let seek = async |group: &str, moment, topics: Option<&[&str]>| {
+        let topics: Option<Vec<String>> =
+            topics.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+        let patience = When::Wait(Duration::from_secs(5));
+        let asked =
+            rig.engine.seek_group(group, moment, topics.as_deref(), patience, SetMode::Commit);
+        asked.await
+    };
+    let refused = seek("new", sys, None).await;
+    assert!(matches!(refused, Err(GroupSetError::NothingCommitted(_))), "{refused:?}");
+    let refused = seek("g", sys, Some(&["no"])).await;
+    assert!(matches!(refused, Err(GroupSetError::UnknownTopic(_))), "{refused:?}");
+    let far = Moment::Sys(Cut::before(SysTime(rig.clock_ms() + 3_600_000)));
+    let refused = seek("g", far, None).await;
+    assert!(
+        matches!(refused, Err(GroupSetError::Seek(SeekError::FarFuture { .. }))),
+        "{refused:?}"
+    );
+    let restored = rig.engine.restore_group("new", rig.now(), NOW, SetMode::Commit).await;
+    assert!(matches!(restored, Err(GroupSetError::NothingThen { .. })), "{restored:?}");
+    let t = rig.engine.topic("t").unwrap();
+    rig.engine.delete_records(&t, 0, 3).await.unwrap();
+    let refused = seek("g", sys, None).await;
+    let Err(GroupSetError::Seek(SeekError::BeforeHistory { lost })) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(lost.len(), 1);
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]), "nothing was changed");
+    // Named topics may be read by a group that has committed nothing.
+    let set = seek("new", sys, Some(&["u", "u"])).await.unwrap();
+    assert_eq!(set.offsets.len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_seek_means_for_later_partitions_survives_the_end_of_its_history() {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let options = EngineOptions { offsets_retention: Duration::ZERO, ..EngineOptions::default() };
+    let mut rig = Rig::with(MemoryDisk::new(), clock, options);
+    rig.topic("t", 1).await;
+    rig.engine.commit_offsets("g", vec![commit("t", 0, 0)]).await.unwrap();
+    let moment = rig.now();
+    seek(&rig.engine, Moment::Sys(moment)).await;
+    for offset in 0..2000 {
+        rig.engine.commit_offsets("much", vec![commit("t", 0, offset)]).await.unwrap();
+    }
+    rig.pass(10);
+    rig.now();
+    let Rig { disk, clock, engine } = rig;
+    let engine = Arc::new(engine);
+    assert!(engine.give_up_old_groups().await.unwrap());
+    let early = engine.groups_at(Some("g"), moment, NOW).await;
+    assert!(matches!(early, Err(SeekError::BeforeOffsets { .. })), "{early:?}");
+    engine.close();
+    drop(engine);
+    rig = Rig::on(disk, clock);
+    rig.engine.add_partitions("t", 2, false).await.unwrap();
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 0), ("t", 1, 0)]));
+}

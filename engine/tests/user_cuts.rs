@@ -1,0 +1,160 @@
+//! Cuts by user time, and as known at a moment (TIME.md 4), against a replay of all that was appended
+//! (F3, F9).
+
+mod rig;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{CutAnswer, SeekError, Topic, When};
+use hlc::{Cut, Hlc, Moment, SysTime, UserTime};
+use proptest::prelude::*;
+use rig::Rig;
+
+const NOW: When = When::Refuse;
+const PARTITIONS: u32 = 3;
+/// User times are drawn from below this, so that they repeat and fall.
+const TIMES: i64 = 12;
+
+/// What was appended to one partition: when, and the times of the records.
+type Appended = Vec<(Hlc, Vec<i64>)>;
+
+fn moment(before: i64, known: Option<Cut>) -> Moment {
+    Moment::User { before: UserTime(before), known }
+}
+
+/// What a replay says: the first record at or after the time, of those that were known.
+fn replayed_end(appended: &Appended, before: i64, known: Cut) -> u64 {
+    let known = appended.iter().filter(|(stamp, _)| known.admits(*stamp));
+    let times: Vec<i64> = known.flat_map(|(_, times)| times.clone()).collect();
+    times.iter().position(|time| *time >= before).unwrap_or(times.len()) as u64
+}
+
+fn ends(answer: &CutAnswer) -> Vec<u64> {
+    answer.partitions.iter().map(|partition| partition.end.0).collect()
+}
+
+async fn cut(rig: &Rig, moment: Moment) -> CutAnswer {
+    rig.engine.cut_at(moment, None, NOW).await.unwrap()
+}
+
+fn workload() -> impl Strategy<Value = Vec<(u32, Vec<i64>, bool)>> {
+    let batch = prop::collection::vec(0..TIMES, 1..5);
+    prop::collection::vec((0..PARTITIONS, batch, any::<bool>()), 1..24)
+}
+
+async fn compare(steps: Vec<(u32, Vec<i64>, bool)>) {
+    let rig = Rig::new();
+    let topic: Arc<Topic> = rig.topic("t", PARTITIONS).await;
+    let mut appended = vec![Appended::new(); PARTITIONS as usize];
+    let mut moments = vec![rig.now()];
+    for (partition, times, passes) in steps {
+        let stamp = rig.append(&topic, partition, &times).await.unwrap().stamp;
+        appended[partition as usize].push((stamp, times));
+        moments.push(Cut::below(stamp));
+        if passes {
+            rig.pass(1);
+            moments.push(rig.now());
+        }
+    }
+    moments.push(rig.now());
+    let mut first: Vec<(Moment, CutAnswer)> = Vec::new();
+    for known in moments {
+        for before in -1..=TIMES {
+            let asked = moment(before, Some(known));
+            let answer = cut(&rig, asked).await;
+            let expected: Vec<u64> =
+                appended.iter().map(|one| replayed_end(one, before, known)).collect();
+            assert_eq!(ends(&answer), expected, "{asked}");
+            assert_eq!((answer.moment, answer.at), (asked, known));
+            first.push((asked, answer));
+        }
+    }
+    // The same content has one hash, and other content another, whatever the moment is called.
+    for pair in first.windows(2) {
+        let [(_, one), (_, other)] = pair else { unreachable!("windows of two") };
+        assert_eq!(one.hash == other.hash, ends(one) == ends(other), "{pair:?}");
+    }
+    let rig = rig.restart();
+    rig.append(&rig.engine.topic("t").unwrap(), 0, &[0]).await.unwrap();
+    for (asked, answer) in &first {
+        let again = cut(&rig, *asked).await;
+        assert_eq!((again.hash, ends(&again)), (answer.hash, ends(answer)), "{asked}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn f3_f9_a_cut_by_user_time_is_what_a_replay_says_and_repeats_after_a_restart(steps in workload()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(compare(steps));
+    }
+}
+
+#[tokio::test]
+async fn a_cut_of_everything_known_is_the_cut_by_system_time() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 2).await;
+    rig.append(&topic, 0, &[3, 1]).await.unwrap();
+    rig.append(&topic, 1, &[2]).await.unwrap();
+    let now = rig.now();
+    let (by_user, by_system) =
+        (cut(&rig, moment(4, Some(now))).await, rig.engine.cut(now, None, NOW).await.unwrap());
+    assert_eq!(by_user.partitions, by_system.partitions);
+    assert_eq!(by_user.hash, by_system.hash);
+    assert_eq!(by_system.moment, Moment::Sys(now));
+}
+
+#[tokio::test]
+async fn f9_what_comes_late_changes_an_answer_that_does_not_say_as_known_when_and_no_other() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1, 9]).await.unwrap();
+    rig.append(&topic, 0, &[2]).await.unwrap();
+    rig.pass(1);
+    let first = cut(&rig, moment(5, None)).await;
+    assert_eq!(ends(&first), [1], "a prefix, up to the first record at or after the time");
+    let Moment::User { known: Some(known), .. } = first.moment else { panic!("{first:?}") };
+    assert!(known.is_closed_by(first.frontier));
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    let again = cut(&rig, first.moment).await;
+    assert_eq!((again.moment, again.hash, ends(&again)), (first.moment, first.hash, vec![1]));
+    assert_ne!(cut(&rig, moment(5, None)).await.moment, first.moment);
+}
+
+#[tokio::test]
+async fn a_moment_of_user_time_is_waited_for_refused_or_answered_at_the_frontier() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    let soon = Cut::before(SysTime(rig.clock_ms() + 1000));
+    let asked = moment(5, Some(soon));
+    let refused = rig.engine.cut_at(asked, None, When::Refuse).await;
+    assert!(matches!(refused, Err(SeekError::NotYet { .. })), "{refused:?}");
+    let far = moment(5, Some(Cut::before(SysTime(rig.clock_ms() + 3_600_000))));
+    let refused = rig.engine.cut_at(far, None, When::Wait(Duration::from_secs(5))).await;
+    assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
+    let answer = rig.engine.cut_at(asked, None, When::AtFrontier).await.unwrap();
+    assert!(answer.at < soon && answer.moment != asked);
+    // A time of the future is one like any other: nothing that was known has it.
+    assert_eq!(ends(&cut(&rig, moment(i64::MAX, None)).await), [1]);
+}
+
+#[tokio::test]
+async fn a_cut_by_user_time_that_lost_records_names_the_partitions() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 2).await;
+    for time in [1, 2, 3] {
+        rig.append(&topic, 1, &[time]).await.unwrap();
+    }
+    rig.engine.delete_records(&topic, 1, 2).await.unwrap();
+    let refused = rig.engine.cut_at(moment(2, None), None, NOW).await;
+    let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
+    assert_eq!(lost.iter().map(|lost| lost.partition).collect::<Vec<_>>(), [1]);
+    let later = cut(&rig, moment(3, None)).await;
+    assert_eq!((later.partitions[1].start.0, later.partitions[1].end.0), (2, 2));
+    let unknown = rig.engine.cut_at(moment(3, None), Some(&["no".to_owned()]), NOW).await;
+    assert!(matches!(unknown, Err(SeekError::NoTopic { .. })), "{unknown:?}");
+}

@@ -1,0 +1,114 @@
+//! One field of a line of comma-separated values (RFC 4180).
+//!
+//! Only the first line counts, and nothing behind the field that is asked for is looked at.
+
+use std::borrow::Cow;
+
+use crate::ExtractError;
+
+/// Field `column` of the first line, counted from 1.
+pub(crate) fn field(
+    line: &[u8],
+    column: usize,
+    separator: u8,
+) -> Result<Cow<'_, [u8]>, ExtractError> {
+    let mut rest = line;
+    for _ in 1..column {
+        rest = behind(rest, separator)?;
+    }
+    match rest {
+        [b'"', quoted @ ..] => {
+            let (field, behind) = unquoted(quoted)?;
+            let is_over = behind.first().is_none_or(|byte| is_end(*byte, separator));
+            if is_over { Ok(field) } else { Err(odd(rest)) }
+        }
+        _ => {
+            let end = rest.iter().position(|byte| is_end(*byte, separator));
+            Ok(Cow::Borrowed(&rest[..end.unwrap_or(rest.len())]))
+        }
+    }
+}
+
+fn is_end(byte: u8, separator: u8) -> bool {
+    byte == separator || byte == b'\n' || byte == b'\r'
+}
+
+fn odd(found: &[u8]) -> ExtractError {
+    ExtractError::not_a_time("a quoted field does not end where it should", found)
+}
+
+/// What follows the field at the front, and its separator.
+fn behind(line: &[u8], separator: u8) -> Result<&[u8], ExtractError> {
+    let end = match line {
+        [b'"', quoted @ ..] => line.len() - unquoted(quoted)?.1.len(),
+        _ => line.iter().position(|byte| is_end(*byte, separator)).unwrap_or(line.len()),
+    };
+    match line[end..].split_first() {
+        Some((byte, rest)) if *byte == separator => Ok(rest),
+        Some((byte, _)) if !is_end(*byte, separator) => Err(odd(line)),
+        _ => Err(ExtractError::Missing("column of that number")),
+    }
+}
+
+/// A field behind its opening quote, with two quotes for one; and what follows the closing one.
+fn unquoted(quoted: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), ExtractError> {
+    let mut field: Cow<'_, [u8]> = Cow::Borrowed(&[]);
+    let mut from = 0;
+    loop {
+        let quote = quoted[from..].iter().position(|byte| *byte == b'"');
+        let quote = from + quote.ok_or_else(|| odd(quoted))?;
+        let is_doubled = quoted.get(quote + 1) == Some(&b'"');
+        let part = &quoted[from..quote + usize::from(is_doubled)];
+        if field.is_empty() {
+            field = Cow::Borrowed(part);
+        } else {
+            field.to_mut().extend_from_slice(part);
+        }
+        from = quote + 1 + usize::from(is_doubled);
+        if !is_doubled {
+            return Ok((field, &quoted[from..]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(line: &str, column: usize) -> Result<String, ExtractError> {
+        let field = field(line.as_bytes(), column, b',')?;
+        Ok(String::from_utf8(field.into_owned()).unwrap())
+    }
+
+    #[test]
+    fn quotes_commas_and_lines_within_quotes_belong_to_the_field() {
+        let line = "a,\"b,\"\"c\"\"\nd\",,\"\",5\r\nx,y";
+        let fields: Vec<_> = (1..=5).map(|column| of(line, column).unwrap()).collect();
+        assert_eq!(fields, ["a", "b,\"c\"\nd", "", "", "5"]);
+        assert_eq!(of(line, 6), Err(ExtractError::Missing("column of that number")));
+        assert_eq!(of("", 1).unwrap(), "");
+        assert_eq!(field(b"1;2\t3", 2, b'\t').unwrap(), &b"3"[..]);
+    }
+
+    #[test]
+    fn quotes_that_do_not_end_where_a_field_does_are_an_error() {
+        for line in ["\"a", "\"a\"b,c", "\"\"\"", "\""] {
+            assert!(of(line, 1).is_err(), "{line}");
+            assert!(of(line, 2).is_err(), "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_that_was_written_reads_back(fields in prop::collection::vec("[a\",\r\n]{0,5}", 1..6)) {
+            let quoted: Vec<_> = fields.iter().map(|f| format!("\"{}\"", f.replace('"', "\"\""))).collect();
+            let line = quoted.join(",");
+            for (column, field) in (1..).zip(&fields) {
+                prop_assert_eq!(&of(&line, column).unwrap(), field);
+            }
+            prop_assert!(of(&line, fields.len() + 1).is_err());
+        }
+    }
+}

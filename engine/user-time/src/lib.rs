@@ -1,0 +1,200 @@
+//! Where a record's user time comes from: its timestamp, a header, a field of its value, or a plug-in.
+//!
+//! This crate knows the grammar of [`Spec`], how each kind is read, and how a plug-in is kept in bounds. It
+//! does not know topics, batches, or where the modules of plug-ins are kept.
+//!
+//! What holds of every [`Extractor`]:
+//! - The same record has the same user time for ever: nothing is looked at but the record. What a plug-in
+//!   remembers of one batch, it has forgotten in the next.
+//! - Numbers are exact. Between two milliseconds, a time is the earlier of them.
+//! - Whatever bytes a client sends, it ends soon, and with an error at the worst.
+//!
+//! | to | call |
+//! | --- | --- |
+//! | read a setting | [`Spec::parse`] |
+//! | make an extractor | [`Extractor::parse`], or [`Extractor::new`] if it may name a plug-in |
+//! | extract from the records of a batch, in order | [`Extractor::session`] |
+
+#![forbid(unsafe_code)]
+
+mod csv;
+mod error;
+mod json;
+mod number;
+mod plugin;
+mod pmu;
+mod spec;
+mod text;
+
+use hlc::UserTime;
+
+pub use error::{ExtractError, SpecError};
+pub use number::Unit;
+pub use plugin::{MODULE_BYTES_MAX, Plugin, PluginError, check_plugin_name};
+pub use spec::{HeaderForm, Kind, Spec};
+
+/// What an extractor may see of a record. Header names and values are in the order written.
+#[derive(Clone, Debug)]
+pub struct RecordParts<'a, H> {
+    /// Its own timestamp, in milliseconds. -1 if it has none, or has that of its append.
+    pub timestamp: i64,
+    /// Null and empty differ.
+    pub key: Option<&'a [u8]>,
+    /// Null and empty differ.
+    pub value: Option<&'a [u8]>,
+    /// Its headers.
+    pub headers: H,
+}
+
+/// A header's name and value.
+pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// Finds the user time of records, as a [`Spec`] says.
+#[derive(Clone, Debug)]
+pub struct Extractor {
+    spec: Spec,
+    plugin: Option<Plugin>,
+}
+
+impl Extractor {
+    /// An extractor that needs no plug-in.
+    ///
+    /// # Errors
+    /// The text is no spec, or names a plug-in.
+    pub fn parse(spec: &str) -> Result<Extractor, SpecError> {
+        Extractor::new(Spec::parse(spec)?, |name| Err(format!("there is no plug-in {name}")))
+    }
+
+    /// An extractor of a spec. `load` gives the bytes of a plug-in's module, by its name.
+    ///
+    /// # Errors
+    /// The module cannot be had, or is none that can be used.
+    pub fn new(
+        spec: Spec,
+        load: impl FnOnce(&str) -> Result<Vec<u8>, String>,
+    ) -> Result<Extractor, SpecError> {
+        let plugin = match spec.kind() {
+            Kind::Wasm { name } => {
+                let bytes = load(name).map_err(SpecError::Plugin)?;
+                let plugin = Plugin::new(name, &bytes);
+                Some(plugin.map_err(|error| SpecError::Plugin(error.to_string()))?)
+            }
+            _ => None,
+        };
+        Ok(Extractor { spec, plugin })
+    }
+
+    /// What it was made of.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The user time of one record.
+    ///
+    /// # Errors
+    /// The record has none that can be read.
+    pub fn extract<'a, H>(&self, record: RecordParts<'a, H>) -> Result<UserTime, ExtractError>
+    where
+        H: IntoIterator<Item = Header<'a>>,
+    {
+        self.session().extract(record)
+    }
+
+    /// For the records of one batch, in order.
+    pub fn session(&self) -> Session<'_> {
+        Session { extractor: self, instance: None, work: 0, work_max: plugin::WORK_BATCH }
+    }
+}
+
+/// Extracts from the records of one batch, in order. A plug-in's memory lives as long.
+#[derive(Debug)]
+pub struct Session<'a> {
+    extractor: &'a Extractor,
+    instance: Option<plugin::Instance<'a>>,
+    /// How much a plug-in has worked so far, in units of about one instruction …
+    work: u64,
+    /// … and how much it may, for what it has seen.
+    work_max: u64,
+}
+
+impl Session<'_> {
+    /// The user time of the next record.
+    ///
+    /// # Errors
+    /// The record has none that can be read.
+    pub fn extract<'a, H>(&mut self, record: RecordParts<'a, H>) -> Result<UserTime, ExtractError>
+    where
+        H: IntoIterator<Item = Header<'a>>,
+    {
+        let spec = &self.extractor.spec;
+        let value = || record.value.ok_or(ExtractError::Missing("value"));
+        let ms = match spec.kind() {
+            Kind::Timestamp => return Ok(UserTime(record.timestamp)),
+            Kind::Header { name, form } => header(record.headers, name, *form, spec.unit()),
+            Kind::Json { pointer } => json::time(value()?, pointer, spec.unit()),
+            Kind::Csv { column, separator } => {
+                let field = csv::field(value()?, *column, *separator);
+                text::time(&field?, spec.unit())
+            }
+            Kind::Be64 { offset } => {
+                let bytes = offset.checked_add(8).and_then(|end| value().ok()?.get(*offset..end));
+                let bytes = bytes.ok_or(ExtractError::Missing("8 bytes at the offset"))?;
+                number::of_be64(bytes, spec.unit())
+            }
+            Kind::Pmu { time_base } => pmu::time(value()?, *time_base),
+            Kind::Wasm { .. } => self.ask_plugin(record.key, record.value, record.timestamp),
+        }?;
+        // The smallest number stands for "none" where times are compared.
+        if ms == i64::MIN { Err(ExtractError::OutOfRange) } else { Ok(UserTime(ms)) }
+    }
+
+    fn ask_plugin(
+        &mut self,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        timestamp: i64,
+    ) -> Result<i64, ExtractError> {
+        let plugin = self.extractor.plugin.as_ref().expect("an extractor has the plug-in it names");
+        let mut instance = match self.instance.take() {
+            Some(instance) => instance,
+            None => plugin.instance()?,
+        };
+        let answer = instance.user_time(key, value, timestamp);
+        self.work = self.work.saturating_add(instance.spent());
+        let bytes = key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len);
+        self.work_max = self.work_max.saturating_add(plugin::WORK_BYTE * bytes as u64);
+        // What broke off may have left anything behind: the next record gets a new one.
+        if answer.is_ok() || matches!(answer, Err(ExtractError::NoTime { .. })) {
+            self.instance = Some(instance);
+        }
+        answer
+    }
+
+    /// Whether a plug-in has worked longer for these records than it may for a batch. Whoever takes a batch in
+    /// asks, and refuses it then. Whoever reads it again need not: with records gone it costs less, and each is
+    /// bounded by itself.
+    pub fn overworked(&self) -> Option<ExtractError> {
+        let plugin = self.extractor.plugin.as_ref().filter(|_| self.work > self.work_max)?;
+        Some(
+            plugin.failed(
+                "works too long for the records of one batch: send smaller ones".to_owned(),
+            ),
+        )
+    }
+}
+
+/// The last header of a name counts, as for Kafka's `lastHeader`.
+fn header<'a>(
+    headers: impl IntoIterator<Item = Header<'a>>,
+    name: &str,
+    form: HeaderForm,
+    unit: Unit,
+) -> Result<i64, ExtractError> {
+    let named = headers.into_iter().filter(|(key, _)| *key == name.as_bytes());
+    let (_, value) = named.last().ok_or(ExtractError::Missing("header of that name"))?;
+    let value = value.ok_or(ExtractError::Missing("value in the header"))?;
+    match form {
+        HeaderForm::Text => text::time(value, unit),
+        HeaderForm::Be64 => number::of_be64(value, unit),
+    }
+}

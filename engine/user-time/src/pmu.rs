@@ -1,0 +1,115 @@
+//! Frames of phasor measurement units: IEEE C37.118.2.
+//!
+//! Every frame begins `SYNC(2) FRAMESIZE(2) IDCODE(2) SOC(4) FRACSEC(4)` and ends with `CHK(2)`, all of
+//! them the most significant byte first. SOC counts seconds since 1970; the low 24 bits of FRACSEC count
+//! parts of a second, of which there are TIME_BASE. That number stands only in configuration frames, so the
+//! topic's setting says it.
+
+use crate::ExtractError;
+
+const SYNC: u8 = 0xaa;
+/// A frame with nothing in it.
+const FRAME_BYTES_MIN: usize = 16;
+const FRACTION: u32 = 0x00ff_ffff;
+
+/// The time of the frame that `value` is.
+pub(crate) fn time(value: &[u8], time_base: u32) -> Result<i64, ExtractError> {
+    let bad = |why: String| Err(ExtractError::Frame(why));
+    if value.len() < FRAME_BYTES_MIN {
+        return bad(format!("it is too short. bytes={}", value.len()));
+    }
+    if value[0] != SYNC {
+        return bad(format!("it does not begin with aa. found={:02x}", value[0]));
+    }
+    let size = usize::from(u16::from_be_bytes([value[2], value[3]]));
+    if size != value.len() {
+        return bad(format!("its size is another. says={size}, bytes={}", value.len()));
+    }
+    let (frame, check) = value.split_at(size - 2);
+    let (expected, found) = (crc(frame), u16::from_be_bytes([check[0], check[1]]));
+    if expected != found {
+        return bad(format!("its checksum is wrong. says={found:04x}, is={expected:04x}"));
+    }
+    let word =
+        |at: usize| u32::from_be_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
+    let (seconds, fraction) = (word(6), word(10) & FRACTION);
+    if fraction >= time_base {
+        return bad(format!(
+            "its fraction of a second is none of the topic's time base. fraction={fraction}, time-base={time_base}"
+        ));
+    }
+    Ok(i64::from(seconds) * 1000 + i64::from(fraction) * 1000 / i64::from(time_base))
+}
+
+/// CRC-CCITT: x^16 + x^12 + x^5 + 1, from all ones.
+fn crc(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0xffff, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const TABLE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 != 0 { (crc << 1) ^ 0x1021 } else { crc << 1 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A data frame as a unit sends it: one phasor, frequency, and how fast that changes.
+    fn frame(seconds: u32, fraction: u32) -> Vec<u8> {
+        let mut frame = vec![0xaa, 0x01, 0, 0, 0x1e, 0x36];
+        frame.extend(seconds.to_be_bytes());
+        // Time quality in the high byte: a leap second is near.
+        frame.extend((fraction | 0x2f00_0000).to_be_bytes());
+        frame.extend([0, 0, 0x39, 0x2b, 0xe3, 0x6a, 0x09, 0xc4, 0, 0]);
+        frame.extend([0, 0]);
+        let size = frame.len() as u16;
+        frame[2..4].copy_from_slice(&size.to_be_bytes());
+        seal(&mut frame);
+        frame
+    }
+
+    fn seal(frame: &mut [u8]) {
+        let end = frame.len() - 2;
+        let crc = crc(&frame[..end]);
+        frame[end..].copy_from_slice(&crc.to_be_bytes());
+    }
+
+    #[test]
+    fn the_checksum_is_ccitt_s() {
+        assert_eq!(crc(b"123456789"), 0x29b1);
+    }
+
+    #[test]
+    fn seconds_and_parts_of_one_are_read_without_the_time_quality() {
+        assert_eq!(time(&frame(1_149_577_200, 16_817), 1_000_000), Ok(1_149_577_200_016));
+        assert_eq!(time(&frame(1_149_577_200, 463_000), 1_000_000), Ok(1_149_577_200_463));
+        assert_eq!(time(&frame(u32::MAX, 59), 60), Ok(4_294_967_295_983));
+    }
+
+    #[test]
+    fn a_frame_that_is_damaged_is_refused() {
+        let whole = frame(1_149_577_200, 16_817);
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(time(&flipped, 1_000_000), Err(ExtractError::Frame(_))), "bit {bit}");
+        }
+        for length in 0..whole.len() {
+            assert!(time(&whole[..length], 1_000_000).is_err());
+        }
+        assert!(time(&[&whole[..], b"x"].concat(), 1_000_000).is_err());
+        assert!(time(&whole, 16_817).is_err(), "a fraction of the base is below it");
+    }
+}

@@ -1,0 +1,385 @@
+//! How a topic says where its user time comes from.
+//!
+//! ```text
+//! spec   := kind [ ':' argument ] { ';' option }
+//! option := name '=' value
+//!
+//! timestamp                      the record's own timestamp
+//! header:NAME                    the last header of that name
+//!   ;as=text|be64                its value is text (the default), or 8 bytes
+//! json:/POINTER                  a field of the value: RFC 6901
+//! csv:COLUMN                     a field of the value's first line, counted from 1: RFC 4180
+//!   ;separator=,                 one character
+//! be64:OFFSET                    8 bytes of the value from there on, the most significant first, signed
+//! pmu;time-base=N                the value is a C37.118 frame; N is its unit's TIME_BASE
+//! wasm:NAME                      a plug-in finds it
+//!
+//! header, json, csv and be64:
+//!   ;unit=s|ms|us|ns             what numbers count, since 1970; ms is the default
+//! ```
+//!
+//! In arguments and values, `%` and two hex digits stand for a byte: `%3B` is a semicolon, `%25` a percent
+//! sign. In text, a number may have a fraction and an exponent, and a date with a zone (RFC 3339) is known as
+//! such whatever the unit.
+
+use crate::SpecError;
+use crate::number::Unit;
+use crate::plugin::check_plugin_name;
+
+/// The longest spec.
+pub(crate) const SPEC_BYTES_MAX: usize = 1024;
+/// How deep a JSON pointer may lead.
+const POINTER_PARTS_MAX: usize = 32;
+/// The last column and the last offset that can be asked for.
+const PLACE_MAX: usize = 1 << 30;
+/// TIME_BASE has 24 bits.
+const TIME_BASE_MAX: u32 = 0x00ff_ffff;
+
+/// Where user time comes from: the setting `freezeframe.user.time` of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    kind: Kind,
+    unit: Unit,
+}
+
+/// Where in a record its user time is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its own timestamp.
+    Timestamp,
+    /// A header.
+    Header {
+        /// Its name.
+        name: String,
+        /// How its value spells the time.
+        form: HeaderForm,
+    },
+    /// A field of a JSON document.
+    Json {
+        /// The parts of the pointer to it.
+        pointer: Vec<String>,
+    },
+    /// A field of comma-separated values.
+    Csv {
+        /// Counted from 1.
+        column: usize,
+        /// What stands between fields.
+        separator: u8,
+    },
+    /// 8 bytes of the value.
+    Be64 {
+        /// The first of them.
+        offset: usize,
+    },
+    /// A frame of a phasor measurement unit.
+    Pmu {
+        /// Parts of a second.
+        time_base: u32,
+    },
+    /// Whatever a plug-in says.
+    Wasm {
+        /// The plug-in.
+        name: String,
+    },
+}
+
+/// How a header's value spells a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderForm {
+    /// A number, or a date.
+    Text,
+    /// 8 bytes, the most significant first.
+    Be64,
+}
+
+impl Spec {
+    /// Reads a spec.
+    ///
+    /// # Errors
+    /// It is none; the error says what would be.
+    pub fn parse(text: &str) -> Result<Spec, SpecError> {
+        if text.len() > SPEC_BYTES_MAX {
+            return Err(SpecError::Long { bytes: text.len() });
+        }
+        let mut parts = text.split(';');
+        let first = parts.next().unwrap_or_default();
+        let (kind, argument) = match first.split_once(':') {
+            Some((kind, argument)) => (kind, Some(decoded(argument)?)),
+            None => (first, None),
+        };
+        let mut options = Options::read(parts)?;
+        let kind = kind_of(kind, argument, &mut options)?;
+        let unit = options.unit(&kind)?;
+        options.end(&kind)?;
+        Ok(Spec { kind, unit })
+    }
+
+    /// Where user time is.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// What numbers count.
+    pub fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// Whether it says what holds of a topic that says nothing.
+    pub fn is_timestamp(&self) -> bool {
+        self.kind == Kind::Timestamp
+    }
+}
+
+impl Kind {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Timestamp => "timestamp",
+            Kind::Header { .. } => "header",
+            Kind::Json { .. } => "json",
+            Kind::Csv { .. } => "csv",
+            Kind::Be64 { .. } => "be64",
+            Kind::Pmu { .. } => "pmu",
+            Kind::Wasm { .. } => "wasm",
+        }
+    }
+
+    fn options(&self) -> &'static str {
+        match self {
+            Kind::Timestamp | Kind::Wasm { .. } => "takes no options",
+            Kind::Header { .. } => "takes unit=s|ms|us|ns and as=text|be64",
+            Kind::Csv { .. } => "takes unit=s|ms|us|ns and separator=, (one character)",
+            Kind::Json { .. } | Kind::Be64 { .. } => "takes unit=s|ms|us|ns",
+            Kind::Pmu { .. } => PMU_WANTS,
+        }
+    }
+}
+
+const PMU_WANTS: &str =
+    "wants time-base=N, the TIME_BASE of its unit's configuration frame, from 1 to 16777215";
+
+fn kind_of(kind: &str, argument: Option<String>, options: &mut Options) -> Result<Kind, SpecError> {
+    let wants = |kind, wants| {
+        let given = argument.clone().unwrap_or_default();
+        SpecError::Argument { kind, wants, given }
+    };
+    let nothing = |kind| match &argument {
+        None => Ok(()),
+        Some(_) => Err(wants(kind, "takes no argument")),
+    };
+    let place = |kind, least: usize, what| {
+        let number = argument.as_deref().and_then(|text| text.parse::<usize>().ok());
+        number.filter(|number| (least..=PLACE_MAX).contains(number)).ok_or(wants(kind, what))
+    };
+    Ok(match kind {
+        "timestamp" => nothing("timestamp").map(|()| Kind::Timestamp)?,
+        "header" => {
+            let name = argument.clone().filter(|name| !name.is_empty());
+            let name =
+                name.ok_or(wants("header", "wants a header's name, as in header:event-time"))?;
+            Kind::Header { name, form: options.form()? }
+        }
+        "json" => {
+            let pointer = argument.as_deref().and_then(pointer);
+            let what = "wants a JSON pointer of at most 32 parts, as in json:/event/time";
+            Kind::Json { pointer: pointer.ok_or(wants("json", what))? }
+        }
+        "csv" => {
+            let column = place("csv", 1, "wants a column, counted from 1, as in csv:3")?;
+            Kind::Csv { column, separator: options.separator()? }
+        }
+        "be64" => {
+            Kind::Be64 { offset: place("be64", 0, "wants an offset in bytes, as in be64:8")? }
+        }
+        "pmu" => nothing("pmu").and_then(|()| options.time_base())?,
+        "wasm" => {
+            let name = argument.clone().filter(|name| check_plugin_name(name).is_ok());
+            let what =
+                "wants a plug-in's name (letters, digits, '.', '_' and '-'), as in wasm:my-format";
+            Kind::Wasm { name: name.ok_or(wants("wasm", what))? }
+        }
+        _ => return Err(SpecError::Kind(kind.to_owned())),
+    })
+}
+
+/// The parts of a pointer, as RFC 6901 spells it.
+fn pointer(text: &str) -> Option<Vec<String>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let parts = text.strip_prefix('/')?.split('/');
+    let parts: Option<Vec<String>> = parts
+        .map(|part| {
+            let is_sound = part.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+            is_sound.then(|| part.replace("~1", "/").replace("~0", "~"))
+        })
+        .collect();
+    parts.filter(|parts| parts.len() <= POINTER_PARTS_MAX)
+}
+
+fn decoded(text: &str) -> Result<String, SpecError> {
+    let bad = || SpecError::Percent(text.to_owned());
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let (byte, after) = match byte {
+            b'%' => {
+                let digits = after.get(..2).ok_or_else(bad)?;
+                let digit = |digit: u8| (digit as char).to_digit(16).ok_or_else(bad);
+                ((digit(digits[0])? * 16 + digit(digits[1])?) as u8, &after[2..])
+            }
+            byte => (*byte, after),
+        };
+        bytes.push(byte);
+        rest = after;
+    }
+    String::from_utf8(bytes).map_err(|_| bad())
+}
+
+/// What stands behind semicolons, until somebody has asked for it.
+struct Options(Vec<(String, String)>);
+
+impl Options {
+    fn read<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Options, SpecError> {
+        let options = parts.map(|part| match part.split_once('=') {
+            Some((name, value)) => Ok((name.to_owned(), decoded(value)?)),
+            None => Ok((part.to_owned(), String::new())),
+        });
+        Ok(Options(options.collect::<Result<_, SpecError>>()?))
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(named, _)| named == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    fn unit(&mut self, kind: &Kind) -> Result<Unit, SpecError> {
+        let has_unit = matches!(
+            kind,
+            Kind::Header { .. } | Kind::Json { .. } | Kind::Csv { .. } | Kind::Be64 { .. }
+        );
+        if !has_unit {
+            return Ok(Unit::Millis);
+        }
+        let Some(name) = self.take("unit") else { return Ok(Unit::default()) };
+        let option = format!("unit={name}");
+        let (kind, wants) = (kind.name(), "wants unit=s, ms, us or ns");
+        Unit::parse(&name).ok_or(SpecError::Option { kind, wants, option })
+    }
+
+    fn form(&mut self) -> Result<HeaderForm, SpecError> {
+        match self.take("as").as_deref() {
+            None | Some("text") => Ok(HeaderForm::Text),
+            Some("be64") => Ok(HeaderForm::Be64),
+            Some(other) => {
+                let option = format!("as={other}");
+                Err(SpecError::Option { kind: "header", wants: "wants as=text or as=be64", option })
+            }
+        }
+    }
+
+    fn separator(&mut self) -> Result<u8, SpecError> {
+        let Some(separator) = self.take("separator") else { return Ok(b',') };
+        match separator.as_bytes() {
+            [byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\r' | b'\n') => Ok(*byte),
+            _ => Err(SpecError::Option {
+                kind: "csv",
+                wants: "wants separator= and one character that is no quote; %3B is a semicolon, %09 a tab",
+                option: format!("separator={separator}"),
+            }),
+        }
+    }
+
+    fn time_base(&mut self) -> Result<Kind, SpecError> {
+        let given = self.take("time-base").unwrap_or_default();
+        let base = given.parse().ok().filter(|base| (1..=TIME_BASE_MAX).contains(base));
+        let option = format!("time-base={given}");
+        let bad = SpecError::Option { kind: "pmu", wants: PMU_WANTS, option };
+        base.map(|time_base| Kind::Pmu { time_base }).ok_or(bad)
+    }
+
+    /// Whatever is left is none of the kind's, or was given twice.
+    fn end(self, kind: &Kind) -> Result<(), SpecError> {
+        match self.0.into_iter().next() {
+            None => Ok(()),
+            Some((option, _)) => {
+                Err(SpecError::Option { kind: kind.name(), wants: kind.options(), option })
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(text: &str) -> Kind {
+        Spec::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).kind
+    }
+
+    #[test]
+    fn every_kind_is_read_with_its_options() {
+        assert_eq!(kind("timestamp"), Kind::Timestamp);
+        let form = HeaderForm::Text;
+        assert_eq!(kind("header:event-time"), Kind::Header { name: "event-time".into(), form });
+        let form = HeaderForm::Be64;
+        assert_eq!(kind("header:a%3Bb:c;as=be64"), Kind::Header { name: "a;b:c".into(), form });
+        let pointer = |parts: &[&str]| Kind::Json {
+            pointer: parts.iter().map(|part| (*part).to_owned()).collect(),
+        };
+        assert_eq!(kind("json:"), pointer(&[]));
+        assert_eq!(kind("json:/"), pointer(&[""]));
+        assert_eq!(kind("json:/a~1b/m~0n/~01/0"), pointer(&["a/b", "m~n", "~1", "0"]));
+        assert_eq!(kind("csv:3"), Kind::Csv { column: 3, separator: b',' });
+        assert_eq!(kind("csv:1;separator=%3B"), Kind::Csv { column: 1, separator: b';' });
+        assert_eq!(kind("be64:0"), Kind::Be64 { offset: 0 });
+        assert_eq!(kind("pmu;time-base=1000000"), Kind::Pmu { time_base: 1_000_000 });
+        assert_eq!(kind("wasm:my-format"), Kind::Wasm { name: "my-format".into() });
+        assert_eq!(Spec::parse("json:/t;unit=ns").unwrap().unit(), Unit::Nanos);
+        assert_eq!(Spec::parse("csv:2;separator=|;unit=s").unwrap().unit(), Unit::Seconds);
+    }
+
+    #[test]
+    fn what_is_none_is_refused_with_what_would_be() {
+        for (text, says) in [
+            ("", "give timestamp, header:NAME"),
+            ("avro:x", "give timestamp, header:NAME"),
+            ("Timestamp", "give timestamp"),
+            ("timestamp:x", "takes no argument"),
+            ("timestamp;unit=s", "takes no options"),
+            ("header", "wants a header's name"),
+            ("header:", "wants a header's name"),
+            ("header:x;as=hex", "as=text or as=be64"),
+            ("json", "wants a JSON pointer"),
+            ("json:a", "wants a JSON pointer"),
+            ("json:/a~2", "wants a JSON pointer"),
+            ("json:/a;unit=h", "unit=s, ms, us or ns"),
+            ("json:/a;unit=s;unit=ms", "takes unit=s|ms|us|ns"),
+            ("json:/a;", "takes unit=s|ms|us|ns"),
+            ("csv:0", "counted from 1"),
+            ("csv:-1", "counted from 1"),
+            ("csv:1;separator=ab", "one character"),
+            ("csv:1;separator=\"", "no quote"),
+            ("be64", "wants an offset"),
+            ("be64:99999999999", "wants an offset"),
+            ("pmu", "wants time-base=N"),
+            ("pmu;time-base=16777216", "wants time-base=N"),
+            ("pmu;time-base=60;unit=s", "wants time-base=N"),
+            ("wasm:../etc", "wants a plug-in's name"),
+            ("wasm:", "wants a plug-in's name"),
+            ("header:%zz", "two hex digits"),
+            ("header:%ff", "two hex digits"),
+        ] {
+            let error = Spec::parse(text).expect_err(text).to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        assert_eq!(Spec::parse(&"x".repeat(1025)), Err(SpecError::Long { bytes: 1025 }));
+        assert!(Spec::parse(&format!("json:{}", "/a".repeat(33))).is_err());
+    }
+}

@@ -1,0 +1,253 @@
+//! An engine whose housekeeping is done by hand, with Kafka's batches, over a disk in memory; and its
+//! tree.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "helpers of tests, of which each file uses its part"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use compat_kafka::KafkaFormat;
+use engine::{
+    Batch, Durability, Engine, EngineOptions, Format as _, Head, OffsetCommit, Payload, Topic,
+    View, When,
+};
+use fileview::tree::{Listed, Node, Tree, TreeError, TreeOptions};
+use fileview::{Format, Renderer, Selection};
+use hlc::{Ask, Cut, Hlc, ManualClock, Moment, SysTime, UserTime};
+use kafka_records::{BatchBuilder, Codec, HEADER_BYTES};
+use storage::disk::MemoryDisk;
+
+pub const START: u64 = 1_795_252_948_000;
+const FORMAT: KafkaFormat = KafkaFormat { unpacked_bytes_max: 1 << 20 };
+
+/// A record: its key, its value, and its own time.
+pub type Record = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
+
+pub fn record(key: &str, value: &str, time: i64) -> Record {
+    (Some(key.into()), Some(value.into()), time)
+}
+
+pub struct Rig {
+    disk: MemoryDisk,
+    pub clock: Arc<ManualClock>,
+    pub engine: Arc<Engine>,
+    pub tree: Arc<Tree>,
+    options: TreeOptions,
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        Rig::with(TreeOptions::default())
+    }
+
+    pub fn with(options: TreeOptions) -> Rig {
+        let clock = Arc::new(ManualClock::at(SysTime(START)));
+        Rig::on(MemoryDisk::new(), clock, options)
+    }
+
+    fn on(disk: MemoryDisk, clock: Arc<ManualClock>, options: TreeOptions) -> Rig {
+        // Next to nothing stays in memory: what is read, is read from files.
+        let storage = storage::Options {
+            tended_by_hand: true,
+            tail_bytes_max: 1,
+            ..storage::Options::default()
+        };
+        let engine = Engine::open(
+            Arc::new(disk.clone()),
+            EngineOptions { storage, ..EngineOptions::default() },
+            Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
+            Arc::new(FORMAT),
+        );
+        let engine = Arc::new(engine.unwrap());
+        let tree = Arc::new(Tree::new(Arc::clone(&engine), options));
+        Rig { disk, clock, engine, tree, options }
+    }
+
+    pub fn restart(self) -> Rig {
+        let Rig { disk, clock, engine, tree, options } = self;
+        drop(tree);
+        engine.close();
+        drop(engine);
+        Rig::on(disk, clock, options)
+    }
+
+    pub fn pass(&self, ms: u64) {
+        self.clock.advance(Duration::from_millis(ms));
+    }
+
+    /// The moment now, closed; the clock goes on behind it.
+    pub fn now(&self) -> Cut {
+        let now = Cut::through(self.engine.frontier());
+        self.pass(1);
+        now
+    }
+
+    pub async fn topic(&self, name: &str, partitions: u32, configs: &[(&str, &str)]) -> Arc<Topic> {
+        let configs: BTreeMap<String, String> =
+            configs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.engine.frontier().bits().to_le_bytes());
+        let created = self.engine.create_topic(name, partitions, configs, id, false).await;
+        created.unwrap()
+    }
+
+    pub async fn produce(&self, topic: &str, partition: u32, records: &[Record]) -> Hlc {
+        self.produce_as(topic, partition, records, Codec::None).await
+    }
+
+    pub async fn produce_as(
+        &self,
+        topic: &str,
+        partition: u32,
+        records: &[Record],
+        codec: Codec,
+    ) -> Hlc {
+        let mut builder = BatchBuilder::new(codec);
+        for (key, value, time) in records {
+            builder.record(*time, key.as_deref(), value.as_deref(), &[]);
+        }
+        let bytes = builder.build();
+        let times = records.iter().map(|(.., time)| UserTime(*time));
+        let batch = Batch {
+            count: records.len() as u32,
+            times: (times.clone().min().unwrap(), times.max().unwrap()),
+            producer: FORMAT.producer(&bytes),
+            payload: Payload {
+                head: Head::new(&bytes[..HEADER_BYTES]),
+                rest: bytes.slice(HEADER_BYTES..),
+            },
+        };
+        let topic = self.engine.topic(topic).unwrap();
+        let batches = vec![(topic, partition, batch)];
+        self.engine.append(batches, Durability::Synced).await.remove(0).unwrap().stamp
+    }
+
+    pub async fn commit(&self, group: &str, topic: &str, partition: u32, offset: i64) {
+        let (topic, metadata) = (topic.to_owned(), String::new());
+        let commit = OffsetCommit { topic, partition, offset, leader_epoch: -1, metadata };
+        self.engine.commit_offsets(group, vec![commit]).await.unwrap();
+    }
+
+    /// Seals the open segment, indexes and files.
+    pub async fn settle(&self) {
+        self.engine.seal().await.unwrap();
+        self.engine.tend().await.unwrap();
+    }
+
+    /// Gives back the space of all that was given up.
+    pub async fn free(&self) {
+        for _ in 0..2 {
+            self.engine.free().await.unwrap();
+        }
+    }
+
+    // ---- The tree ----
+
+    pub async fn node(&self, path: &str) -> Result<Node, TreeError> {
+        self.tree.resolve(path.as_bytes()).await
+    }
+
+    /// All bytes at a path, which are as many as was said before.
+    pub async fn read(&self, path: &str) -> Result<Vec<u8>, TreeError> {
+        let node = self.node(path).await?;
+        read_node(&self.tree, &node, 1000).await
+    }
+
+    pub async fn text(&self, path: &str) -> String {
+        let read = self.read(path).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+        String::from_utf8(read).unwrap()
+    }
+
+    /// Linux's number for what keeps a path from being read.
+    pub async fn errno(&self, path: &str) -> i32 {
+        match self.read(path).await {
+            Ok(_) => panic!("{path} can be read"),
+            Err(error) => error.errno(),
+        }
+    }
+
+    /// The names at a path, sorted, read a few at a time.
+    pub async fn names(&self, path: &str) -> Vec<String> {
+        let node = self.node(path).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+        let listed = list_node(&self.tree, &node, 3).await.unwrap();
+        let mut names: Vec<String> =
+            listed.into_iter().map(|listed| String::from_utf8(listed.name).unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// All bytes of a node, read in pieces; as many as was said before.
+pub async fn read_node(tree: &Tree, node: &Node, length: usize) -> Result<Vec<u8>, TreeError> {
+    let stat = tree.stat(node).await?;
+    let open = tree.open(node).await?;
+    assert_eq!(open.size().await?, stat.size, "{node:?}");
+    let mut all = Vec::new();
+    loop {
+        let read = open.read(all.len() as u64, length).await?;
+        if read.is_empty() {
+            break;
+        }
+        assert!(read.len() <= length);
+        all.extend_from_slice(&read);
+    }
+    assert_eq!(all.len() as u64, stat.size, "{node:?}");
+    Ok(all)
+}
+
+/// All names of a directory.
+pub async fn list_node(tree: &Tree, node: &Node, max: usize) -> Result<Vec<Listed>, TreeError> {
+    let (mut all, mut after) = (Vec::<Listed>::new(), 0);
+    loop {
+        let page = tree.list(node, after, max).await?;
+        let Some(last) = page.last() else { return Ok(all) };
+        assert!(page.iter().all(|listed| listed.cookie > after));
+        after = last.cookie;
+        all.extend(page);
+    }
+}
+
+/// What a partition shows, rendered in one go from what the engine says that can be read.
+pub async fn plain(
+    engine: &Engine,
+    topic: &str,
+    partition: u32,
+    format: Format,
+    ask: Option<Ask>,
+) -> Result<Vec<u8>, engine::SeekError> {
+    let user = ask.as_ref().and_then(Selection::user_times);
+    let view = match ask {
+        None => View::present(&engine.topic(topic).unwrap().partitions[partition as usize]),
+        Some(ask) => {
+            let known = match ask {
+                Ask::At(Moment::User { known, .. })
+                | Ask::Window(_, Moment::User { known, .. }) => {
+                    Ask::At(Moment::Sys(known.unwrap()))
+                }
+                ask => ask,
+            };
+            let wanted = partition..partition + 1;
+            engine.view_of(topic, wanted, known, When::Refuse).await?.partitions.remove(0)
+        }
+    };
+    let (start, end) = (view.start().0 as i64, view.end().0 as i64);
+    if start >= end {
+        return Ok(Vec::new());
+    }
+    let pieces = view.read(start, usize::MAX).unwrap();
+    let batches: Bytes =
+        pieces.iter().flat_map(|piece| piece.read().unwrap().to_vec()).collect::<Vec<u8>>().into();
+    let selection = Selection::between(start, end).and_user(user);
+    let renderer = Renderer::new(topic, partition, format, selection).unwrap();
+    let mut out = Vec::new();
+    renderer.render(&batches, u64::MAX, &mut out).unwrap();
+    Ok(out)
+}

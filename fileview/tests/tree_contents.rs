@@ -1,0 +1,341 @@
+//! What is read through the tree is what is stored, byte for byte, whatever was given up, compacted or
+//! opened before; and sizes are known before (F43, F44).
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod rig;
+
+use std::collections::BTreeMap;
+
+use engine::SeekError;
+use fileview::Format;
+use fileview::tree::{KeysPage, Node, Open, TreeError, TreeOptions};
+use hlc::{Ask, Cut, Hlc, Moment, UserTime};
+use kafka_records::Codec;
+use proptest::prelude::*;
+use rig::{Record, Rig, list_node, plain, read_node};
+
+const TOPIC: &str = "t";
+const PARTITIONS: u32 = 2;
+const FORMATS: [(Format, &str); 3] =
+    [(Format::Raw, "log"), (Format::Values, "values"), (Format::Jsonl, "jsonl")];
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Where, of which keys with values how long, and when.
+    Produce {
+        partition: u32,
+        records: Vec<(u8, Option<u16>, i64)>,
+        packed: bool,
+    },
+    DeleteTo {
+        partition: u32,
+        percent: u8,
+    },
+    Retain,
+    Compact,
+    Free,
+    Settle,
+    Restart,
+    Check {
+        seed: u64,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let record = (0..12_u8, prop::option::weighted(0.8, 0..3000_u16), 0..50_i64);
+    let records = prop::collection::vec(record, 1..8);
+    let step = prop_oneof![
+        12 => (0..PARTITIONS, records, any::<bool>())
+            .prop_map(|(partition, records, packed)| Step::Produce { partition, records, packed }),
+        1 => (0..PARTITIONS, 0..100_u8)
+            .prop_map(|(partition, percent)| Step::DeleteTo { partition, percent }),
+        1 => Just(Step::Retain),
+        2 => Just(Step::Compact),
+        1 => Just(Step::Free),
+        2 => Just(Step::Settle),
+        1 => Just(Step::Restart),
+        3 => any::<u64>().prop_map(|seed| Step::Check { seed }),
+    ];
+    prop::collection::vec(step, 5..50)
+}
+
+/// Something that was opened once, and what it held.
+struct Held {
+    open: Open,
+    bytes: Vec<u8>,
+    said: String,
+    grows: bool,
+}
+
+struct World {
+    rig: Rig,
+    moments: Vec<Cut>,
+    held: Vec<Held>,
+    random: u64,
+}
+
+impl World {
+    async fn new(policy: &str) -> World {
+        // So little that many passes are made, and that little of an index stays.
+        let options = TreeOptions {
+            key_bytes_max: 1200,
+            index_bytes_max: 1200,
+            index_spacing_bytes: 500,
+            ..TreeOptions::default()
+        };
+        let rig = Rig::with(options);
+        let configs = [
+            ("cleanup.policy", policy),
+            ("min.cleanable.dirty.ratio", "0"),
+            ("delete.retention.ms", "20"),
+            ("retention.ms", "300"),
+        ];
+        rig.topic(TOPIC, PARTITIONS, &configs).await;
+        rig.pass(1);
+        let moments = vec![rig.now()];
+        World { rig, moments, held: Vec::new(), random: 1 }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % below.max(1)
+    }
+
+    fn moment(&mut self) -> Cut {
+        let nth = self.random(self.moments.len() as u64);
+        self.moments[nth as usize]
+    }
+
+    async fn act(mut self, step: &Step) -> World {
+        match step {
+            Step::Produce { partition, records, packed } => {
+                let records: Vec<Record> = records
+                    .iter()
+                    .map(|(key, length, time)| {
+                        let value = length.map(|length| vec![b'a' + key; usize::from(length)]);
+                        (Some(format!("key-{key}").into_bytes()), value, *time)
+                    })
+                    .collect();
+                let codec = if *packed { Codec::Lz4 } else { Codec::None };
+                self.rig.produce_as(TOPIC, *partition, &records, codec).await;
+                self.rig.pass(7);
+                self.moments.push(self.rig.now());
+            }
+            Step::DeleteTo { partition, percent } => {
+                let topic = self.rig.engine.topic(TOPIC).unwrap();
+                let held = &topic.partitions[*partition as usize];
+                let (start, end) = (held.start().0, held.end().0);
+                let before = start + (end - start) * u64::from(*percent) / 100;
+                self.rig
+                    .engine
+                    .delete_records(&topic, *partition as i32, before as i64)
+                    .await
+                    .unwrap();
+            }
+            Step::Retain => drop(self.rig.engine.give_up_old().await.unwrap()),
+            Step::Compact => {
+                self.rig.settle().await;
+                self.rig.engine.compact_due().await.unwrap();
+            }
+            Step::Free => self.rig.free().await,
+            Step::Settle => self.rig.settle().await,
+            Step::Restart => {
+                self.held.clear();
+                self.rig = self.rig.restart();
+            }
+            Step::Check { seed } => {
+                self.random = *seed;
+                self.check().await;
+            }
+        }
+        self
+    }
+
+    async fn check(&mut self) {
+        self.check_held().await;
+        let mut asks = vec![None];
+        for _ in 0..3 {
+            let first = self.moment();
+            let second = self.moment();
+            asks.push(Some(Ask::At(Moment::Sys(first))));
+            asks.push(Ask::window(Moment::Sys(first), Moment::Sys(second)).ok());
+            let before = UserTime(self.random(50) as i64);
+            asks.push(Some(Ask::At(Moment::User { before, known: Some(second) })));
+        }
+        for ask in asks {
+            self.check_partitions(ask).await;
+            self.check_keys(ask).await;
+        }
+    }
+
+    /// What was opened shows what it showed, or says that it cannot.
+    async fn check_held(&mut self) {
+        for mut held in std::mem::take(&mut self.held) {
+            let at = self.random(held.bytes.len() as u64 + 1) as usize;
+            let length = self.random(4000) as usize;
+            match held.open.read(at as u64, length).await {
+                Ok(read) => {
+                    let known = &held.bytes[at..(at + length).min(held.bytes.len())];
+                    assert!(read.starts_with(known), "{} moved", held.said);
+                    assert!(held.grows || read.len() == known.len(), "{} grew", held.said);
+                }
+                Err(TreeError::Gone(_)) => continue,
+                Err(error) => panic!("{}: {error}", held.said),
+            }
+            if held.grows
+                && let Ok(size) = held.open.size().await
+            {
+                assert!(size >= held.bytes.len() as u64, "{} shrank", held.said);
+                let more = size as usize - held.bytes.len();
+                match held.open.read(held.bytes.len() as u64, more).await {
+                    Ok(read) => {
+                        assert_eq!(read.len(), more, "{}", held.said);
+                        held.bytes.extend_from_slice(&read);
+                    }
+                    Err(TreeError::Gone(_)) => continue,
+                    Err(error) => panic!("{}: {error}", held.said),
+                }
+            }
+            self.held.push(held);
+        }
+    }
+
+    async fn check_partitions(&mut self, ask: Option<Ask>) {
+        let is_user = matches!(ask, Some(Ask::At(Moment::User { .. })));
+        for partition in 0..PARTITIONS {
+            for (format, extension) in FORMATS {
+                let path = match ask {
+                    None => format!("topics/{TOPIC}/{partition}.{extension}"),
+                    Some(ask) => format!(".at/{ask}/topics/{TOPIC}/{partition}.{extension}"),
+                };
+                if is_user && format == Format::Raw {
+                    assert_eq!(self.rig.errno(&path).await, 22, "{path}");
+                    continue;
+                }
+                let expected = plain(&self.rig.engine, TOPIC, partition, format, ask).await;
+                let length = 1 + self.random(5000) as usize;
+                let found = match self.rig.node(&path).await {
+                    Ok(node) => read_node(&self.rig.tree, &node, length).await,
+                    Err(error) => Err(error),
+                };
+                match (expected, found) {
+                    (Ok(expected), Ok(found)) => {
+                        assert!(expected == found, "{path}: {}, {}", expected.len(), found.len());
+                        self.check_slices(&path, &expected).await;
+                    }
+                    (Err(SeekError::BeforeHistory { .. }), Err(error)) => {
+                        assert_eq!(error.errno(), 116, "{path}: {error}");
+                    }
+                    (expected, found) => panic!("{path}: {expected:?}, {found:?}"),
+                }
+            }
+        }
+    }
+
+    async fn check_slices(&mut self, path: &str, expected: &[u8]) {
+        let node = self.rig.node(path).await.unwrap();
+        let open = self.rig.tree.open(&node).await.unwrap();
+        for _ in 0..4 {
+            let at = self.random(expected.len() as u64 + 10) as usize;
+            let length = self.random(6000) as usize;
+            let (from, to) = (at.min(expected.len()), (at + length).min(expected.len()));
+            let read = open.read(at as u64, length).await.unwrap();
+            assert!(read == expected[from..to], "{path} at {at}, {length} bytes");
+        }
+        if self.random(3) == 0 && self.held.len() < 20 {
+            let grows = node.is_present();
+            let (bytes, said) = (expected.to_vec(), path.to_owned());
+            self.held.push(Held { open, bytes, said, grows });
+        }
+    }
+
+    /// `by-key` and the stream of keys are what a plain map is.
+    async fn check_keys(&mut self, ask: Option<Ask>) {
+        let path = match ask {
+            None => format!("topics/{TOPIC}/by-key"),
+            Some(ask) => format!(".at/{ask}/topics/{TOPIC}/by-key"),
+        };
+        let Ok(node) = self.rig.node(&path).await else { return };
+        let listed = match list_node(&self.rig.tree, &node, 2).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                assert_eq!(error.errno(), 116, "{path}: {error}");
+                return;
+            }
+        };
+        let expected = self.state(ask).await;
+        let names: Vec<&[u8]> = listed.iter().map(|listed| &*listed.name).collect();
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, expected.keys().map(|key| &**key).collect::<Vec<_>>(), "{path}");
+        for listed in &listed {
+            let value = read_node(&self.rig.tree, &listed.node, 700).await.unwrap();
+            assert!(value == expected[&listed.name], "{path}/{:?}", listed.name);
+        }
+        assert_eq!(self.rig.errno(&format!("{path}/nobody")).await, 2);
+        let Node::Keys(topic) = node else { panic!("{path} is {node:?}") };
+        let (mut text, mut cursor, mut topic) = (Vec::new(), None, topic);
+        loop {
+            let page = self.rig.tree.keys_page(&topic, Format::Values, cursor, 500).await;
+            let KeysPage { at, text: lines, next } = page.unwrap();
+            text.extend(lines);
+            topic.at = Some(at);
+            if next.is_none() {
+                break;
+            }
+            cursor = next.map(|next| next.to_string().parse().unwrap());
+        }
+        let mut lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
+        lines.sort_unstable();
+        let expected: Vec<Vec<u8>> =
+            expected.iter().map(|(key, value)| [&**key, b"\t", &**value, b"\n"].concat()).collect();
+        assert!(lines == expected, "{path}: {} and {}", lines.len(), expected.len());
+    }
+
+    /// The newest value of each key, from the lines of every partition.
+    async fn state(&self, ask: Option<Ask>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut state: BTreeMap<Vec<u8>, ((Hlc, u64), Option<Vec<u8>>)> = BTreeMap::new();
+        for partition in 0..PARTITIONS {
+            let lines =
+                plain(&self.rig.engine, TOPIC, partition, Format::Jsonl, ask).await.unwrap();
+            let topic = self.rig.engine.topic(TOPIC).unwrap();
+            let log = &topic.partitions[partition as usize].log;
+            for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let read = fileview::RecordLine::parse(line).unwrap();
+                let line: serde_json::Value = serde_json::from_slice(line).unwrap();
+                let offset = line["offset"].as_u64().unwrap();
+                let entry = log.entry_at(engine::Offset(offset)).unwrap().unwrap();
+                let rank = (entry.stamp, offset);
+                let held = state.entry(read.key.unwrap().to_vec()).or_insert((rank, None));
+                if rank >= held.0 {
+                    *held = (rank, read.value.map(|value| value.to_vec()));
+                }
+            }
+        }
+        state.into_iter().filter_map(|(key, (_, value))| Some((key, value?))).collect()
+    }
+}
+
+fn run(policy: &str, steps: &[Step]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut world = World::new(policy).await;
+        for step in steps {
+            world = world.act(step).await;
+        }
+        world.check().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_tree_shows_what_is_stored(
+        steps in steps(),
+        policy in prop::sample::select(&["delete", "compact", "compact,delete"]),
+    ) {
+        run(policy, &steps);
+    }
+}
