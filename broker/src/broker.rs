@@ -70,7 +70,6 @@ impl Broker {
     /// What stands in the way, and what to do about it.
     pub async fn start(config: Config) -> anyhow::Result<Running> {
         let Config { data_dir, mut engine, mut kafka_face, mounts: mounted, .. } = config;
-        let patience = kafka_face.moment_patience;
         let kafka_port = take(&config.kafka, "Kafka's clients", "--kafka").await?;
         let admin_port = take(&config.http, "operators", "--http").await?;
         let status = Status::starting();

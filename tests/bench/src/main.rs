@@ -15,6 +15,7 @@ mod batch;
 mod compare;
 mod connection;
 mod consume;
+mod files;
 mod histogram;
 mod latency;
 mod meter;
@@ -37,6 +38,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     compare::CompareWork,
     consume::ConsumeWork,
+    files::FilesWork,
     latency::LatencyWork,
     produce::ProduceWork,
     report::{Format, Report, median_of, show, show_all},
@@ -66,6 +68,10 @@ Examples:
         produce --like java --bytes 1GiB
   The storage crate beside plain files, by the experiments of the paper on FFFS:
     freezeframe-bench storage all --dir /tmp --seconds 10 --results storage.json
+
+  A mount beside the disk's own file system:
+    freezeframe-bench files all --mounted /mnt/frames/files --beside /tmp \\
+        --read /mnt/frames/topics/orders/0.log --rounds 5
 
 MB and GB are of values, in powers of ten. A broker's CPU is read when the last answer is there, and
 again a moment later (\"settled\"). `client CPU` is what this program used.";
@@ -97,6 +103,8 @@ enum Subject {
     Sweep(Aimed<SweepWork>),
     /// The same measurement of two brokers in turn
     Compare(CompareWork),
+    /// A mounted directory beside one of an ordinary file system
+    Files(FilesWork),
     /// The storage crate itself, beside plain files on the same disk
     Storage(StorageWork),
     /// What `storage` has a process of its own do
@@ -136,6 +144,7 @@ fn run(arguments: Arguments) -> Result<()> {
             Ok(())
         }
         Subject::Compare(work) => compare::run(&work, format),
+        Subject::Files(work) => files::run(&work, format),
         Subject::Storage(work) => store::run(&work, format),
         Subject::StorageChild(work) => store::run_child(&work),
     }
@@ -176,6 +185,7 @@ mod tests {
             "sweep --sizes 100,1KiB --acks 1,all --partitions 1,100 --json",
             "storage all --dir /tmp --seconds 10 --results storage.json",
             "storage f28 --bytes 64MiB --json",
+            "files all --mounted /mnt/frames/files --beside /tmp --read /mnt/frames/topics/t/0.log",
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
         ] {
             let words = ["bench"].into_iter().chain(line.split(' '));
