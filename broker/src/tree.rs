@@ -173,7 +173,10 @@ impl TreeOps {
                     Ok(stat) => shown["stat"] = stat_of(&stat),
                     Err(error) => shown["error"] = json!(error.to_string()),
                 }
-                if let Ok(target) = self.tree.read_link(&node).await {
+                if kind == Kind::Symlink
+                    && shown["stat"].is_object()
+                    && let Ok(target) = self.tree.read_link(&node).await
+                {
                     shown["stat"]["target"] = bytes_of(&target);
                 }
             }

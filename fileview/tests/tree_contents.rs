@@ -60,6 +60,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 5..50)
 }
 
+/// A value, and by what it is newer than another.
+type Ranked = ((Hlc, u64), Option<Vec<u8>>);
+
 /// Something that was opened once, and what it held.
 struct Held {
     open: Open,
@@ -155,7 +158,7 @@ impl World {
     async fn check(&mut self) {
         self.check_held().await;
         let mut asks = vec![None];
-        for _ in 0..3 {
+        for _ in 0..2 {
             let first = self.moment();
             let second = self.moment();
             asks.push(Some(Ask::At(Moment::Sys(first))));
@@ -295,7 +298,7 @@ impl World {
 
     /// The newest value of each key, from the lines of every partition.
     async fn state(&self, ask: Option<Ask>) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let mut state: BTreeMap<Vec<u8>, ((Hlc, u64), Option<Vec<u8>>)> = BTreeMap::new();
+        let mut state: BTreeMap<Vec<u8>, Ranked> = BTreeMap::new();
         for partition in 0..PARTITIONS {
             let lines =
                 plain(&self.rig.engine, TOPIC, partition, Format::Jsonl, ask).await.unwrap();
@@ -328,8 +331,15 @@ fn run(policy: &str, steps: &[Step]) {
     });
 }
 
+/// Each case is a whole life of a server: a few are run, unless more are asked for.
+fn config() -> ProptestConfig {
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    let default = ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::default() };
+    if asked { default } else { ProptestConfig { cases: 6, ..default } }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn the_tree_shows_what_is_stored(

@@ -65,14 +65,17 @@ pub(crate) struct Table {
     /// How far each partition has been read.
     ends: Vec<Offset>,
     bytes: usize,
+    /// How many records without a value were put in since these were taken out.
+    tombstones: usize,
 }
 
 impl Table {
     fn new(range: Range<u64>, cut: Cut) -> Table {
-        Table { range, entries: BTreeMap::new(), cut, ends: Vec::new(), bytes: 0 }
+        Table { range, entries: BTreeMap::new(), cut, ends: Vec::new(), bytes: 0, tombstones: 0 }
     }
 
     fn put(&mut self, place: u64, key: &[u8], newest: Newest, bytes_max: usize) {
+        self.tombstones += usize::from(newest.length.is_none());
         let entry = (place, Box::from(key));
         match self.entries.get_mut(&entry) {
             Some(held) if held.rank() >= newest.rank() => {}
@@ -118,9 +121,12 @@ impl Table {
             }
             self.ends[nth] = next;
         }
-        // What is read later is newer than all of this: nothing has to be held against it.
-        self.entries.retain(|_, newest| newest.length.is_some());
-        self.bytes = self.entries.keys().map(|(_, key)| ENTRY_BYTES + key.len()).sum();
+        if self.tombstones > 0 {
+            // What is read later is newer than all of this: nothing has to be held against it.
+            self.entries.retain(|_, newest| newest.length.is_some());
+            self.bytes = self.entries.keys().map(|(_, key)| ENTRY_BYTES + key.len()).sum();
+            self.tombstones = 0;
+        }
         Ok(())
     }
 
@@ -149,6 +155,12 @@ impl Table {
             })?;
         }
         Ok(step.next)
+    }
+
+    /// Whether there is more in what is seen than has been read.
+    fn is_behind(&self, seen: &[Seen]) -> bool {
+        let read = self.ends.iter().copied().chain(std::iter::repeat(Offset(0)));
+        seen.iter().zip(read).any(|(seen, read)| seen.end > read.max(seen.start))
     }
 
     pub(crate) fn get(&self, place: u64, key: &[u8]) -> Option<Newest> {
@@ -249,7 +261,9 @@ impl Tree {
         let mut held = slot.table.lock().await;
         let mut known = held.take().filter(|known| known.range.contains(&from));
         let made = match &mut known {
-            Some(known) if known.cut >= keyed.cut => Arc::clone(known),
+            Some(known) if known.cut >= keyed.cut || !known.is_behind(&keyed.seen) => {
+                Arc::clone(known)
+            }
             Some(known) => {
                 let table = Arc::make_mut(known);
                 table.advance(&keyed.seen, self.seed, self.tables.bytes_max).await?;

@@ -56,12 +56,9 @@ impl Tree {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        // Somebody may be about to make a file of that name: to them there is nothing yet.
         match refused {
-            Some(error) if matches!(parent, Node::File { .. }) => {
-                Err(TreeError::NotFound(format!("name={}, and as a moment: {error}", shown(name))))
-            }
-            Some(error) => Err(error),
+            Some(refused) if matches!(parent, Node::File { .. }) => Err(no_file(name, &refused)),
+            Some(refused) => Err(refused),
             None => found,
         }
     }
@@ -283,7 +280,11 @@ impl Tree {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        Err(refused.unwrap_or_else(|| missing(last)))
+        match refused {
+            Some(refused) if before[0] == b"files" => Err(no_file(last, &refused)),
+            Some(refused) => Err(refused),
+            None => Err(missing(last)),
+        }
     }
 
     async fn walk(&self, from: Node, steps: &[&[u8]]) -> Result<Node, TreeError> {
@@ -307,6 +308,11 @@ fn root_child(at: &Option<Ask>, name: &[u8]) -> Result<Node, TreeError> {
         b".at" if at.is_none() => Ok(Node::Moments),
         _ => Err(missing(name)),
     }
+}
+
+/// Somebody may be about to make a file of that name: to them there is nothing yet.
+fn no_file(name: &[u8], refused: &TreeError) -> TreeError {
+    TreeError::NotFound(format!("name={}, and as a moment: {refused}", shown(name)))
 }
 
 fn no_offsets() -> TreeError {

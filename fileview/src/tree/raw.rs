@@ -11,6 +11,9 @@ use super::TreeError;
 use super::scan::{Generation, Seen};
 use super::text::READ_BYTES_MAX;
 
+/// The longest batch of which the rest stays at hand between two reads.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
 /// How many bytes all batches take that hold some of what is seen.
 pub(crate) fn raw_size(seen: &Seen) -> Result<u64, TreeError> {
     loop {
@@ -36,8 +39,8 @@ pub(crate) struct OpenRaw {
     start: Offset,
     /// How far it goes. Places are told from here, backwards: what is compacted lies before.
     end: Mutex<Place>,
-    /// Where the last read ended, if that was behind a batch.
-    last: Mutex<Option<Place>>,
+    /// Where the last read ended: a batch, and its bytes if they were needed.
+    last: Mutex<Option<(Place, Bytes)>>,
     grows: bool,
 }
 
@@ -83,19 +86,34 @@ impl OpenRaw {
             return Ok(Bytes::new());
         }
         on_disk(|| {
-            let held = *self.last.lock();
-            let mut place = match held.filter(|held| held.at == at) {
-                Some(held) => held,
-                None => self.batch_at(at, end)?,
-            };
             let mut out = Vec::with_capacity((until - at) as usize);
+            let mut place = self.begin(at, until, end, &mut out)?;
             while place.at < until {
                 place = self.read_from(place, at..until, end.offset, &mut out)?;
             }
-            // A read that ends within a batch begins there again.
-            *self.last.lock() = Some(place).filter(|place| place.at == until);
             Ok(out.into())
         })
+    }
+
+    /// Where to read on: behind what is at hand of `[at, until)`, which is appended.
+    fn begin(
+        &self,
+        at: u64,
+        until: u64,
+        end: Place,
+        out: &mut Vec<u8>,
+    ) -> Result<Place, TreeError> {
+        let held = self.last.lock().clone();
+        if let Some((behind, bytes)) = held
+            && let Some(before) = behind.at.checked_sub(at)
+            && before <= bytes.len() as u64
+        {
+            let from = bytes.len() - before as usize;
+            let length = (until - at).min(before) as usize;
+            out.extend_from_slice(&bytes[from..from + length]);
+            return Ok(behind);
+        }
+        self.batch_at(at, end)
     }
 
     /// Appends what lies in `wanted` of the batches from `place` on.
@@ -117,13 +135,18 @@ impl OpenRaw {
         for piece in pieces {
             let behind = place.at + u64::from(piece.entry.length);
             let (first, last) = (wanted.start.max(place.at), wanted.end.min(behind));
+            let begin = place.at;
+            place = Place { offset: piece.entry.end(), at: behind };
             if first < last {
                 let bytes = read(&piece)?;
-                out.extend_from_slice(
-                    &bytes[(first - place.at) as usize..(last - place.at) as usize],
-                );
+                out.extend_from_slice(&bytes[(first - begin) as usize..(last - begin) as usize]);
+                if place.at >= wanted.end {
+                    // Whoever reads on wants the rest of it.
+                    let is_small = bytes.len() <= BATCH_BYTES_MAX;
+                    let bytes = if is_small { bytes } else { Bytes::new() };
+                    *self.last.lock() = Some((place, bytes));
+                }
             }
-            place = Place { offset: piece.entry.end(), at: behind };
             if place.at >= wanted.end {
                 break;
             }

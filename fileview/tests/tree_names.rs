@@ -1,0 +1,329 @@
+//! Names in the tree mean what was there at the moment that is asked for (B13), a path never leaves it,
+//! and what cannot be had is refused with a number of its own.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod rig;
+
+use std::time::Duration;
+
+use engine::Durability;
+use fileview::tree::{Kind, Node, TreeError, TreeOptions};
+use hlc::{Cut, Moment, SysTime};
+use proptest::prelude::*;
+use rig::{Rig, START, record};
+
+fn at(cut: Cut) -> String {
+    Moment::Sys(cut).to_string()
+}
+
+/// A topic, a file and a committed offset; then the topic is deleted and made anew.
+async fn house() -> (Rig, String, String) {
+    let rig = Rig::new();
+    rig.topic("orders", 2, &[]).await;
+    rig.produce("orders", 0, &[record("a", "1", 10), record("b", "2", 20)]).await;
+    rig.produce("orders", 1, &[record("c", "3", 15)]).await;
+    rig.commit("g/1", "orders", 1, 7).await;
+    let files = rig.engine.files();
+    files.mkdir(b"d", 0o755).await.unwrap();
+    let file = files.create(b"d/f", 0o640).await.unwrap();
+    file.write_at(0, b"first".as_slice().into(), Durability::Written).await.unwrap();
+    let then = at(rig.now());
+    file.write_at(0, b"second".as_slice().into(), Durability::Written).await.unwrap();
+    let topic = rig.engine.topic("orders").unwrap();
+    rig.engine.delete_topic(topic.id).await.unwrap();
+    rig.pass(1);
+    let between = at(rig.now());
+    rig.topic("orders", 1, &[]).await;
+    rig.produce("orders", 0, &[record("a", "9", 5)]).await;
+    rig.pass(1);
+    (rig, then, between)
+}
+
+#[tokio::test]
+async fn everything_has_its_place_and_its_past() {
+    let (rig, then, between) = house().await;
+    assert_eq!(rig.names("/").await, [".at", "files", "offsets", "topics"]);
+    assert_eq!(rig.names("/topics").await, ["orders"]);
+    assert_eq!(rig.names("/topics/orders").await, ["0.jsonl", "0.log", "0.values", "by-key"]);
+    assert_eq!(rig.text("/topics/orders/0.values").await, "9\n");
+    let names = rig.names(&format!("/.at/{then}/topics/orders")).await;
+    assert_eq!(names.len(), 7, "two partitions: {names:?}");
+    for path in [
+        format!("/.at/{then}/topics/orders/0.values"),
+        format!("topics/orders@{then}/0.values"),
+        format!("topics/orders/0.values@{then}"),
+        format!("/topics/../topics/./orders/0.values@{then}"),
+    ] {
+        assert_eq!(rig.text(&path).await, "1\n2\n", "{path}");
+    }
+    assert_eq!(rig.names(&format!("/.at/{between}/topics")).await, [""; 0]);
+    assert_eq!(rig.errno(&format!("topics/orders/0.values@{between}")).await, 2);
+    assert_eq!(rig.names(&format!("/.at/{then}")).await, ["files", "offsets", "topics"]);
+    let by_key = rig.names(&format!("/.at/{then}/topics/orders/by-key")).await;
+    assert_eq!(by_key, ["a", "b", "c"]);
+    assert_eq!(rig.text("/topics/orders/by-key/a").await, "9");
+    assert_eq!(rig.text(&format!("/topics/orders/by-key/a@{then}")).await, "1");
+    // What was committed for a topic goes with it, and not from the past.
+    assert_eq!(rig.names("/offsets").await, [""; 0]);
+    assert_eq!(rig.names(&format!("/.at/{then}/offsets")).await, ["g%2F1"]);
+    assert_eq!(rig.text(&format!("/.at/{then}/offsets/g%2F1/orders/1")).await, "7\n");
+    assert_eq!(rig.text("/files/d/f").await, "second");
+    assert_eq!(rig.text(&format!("/files/d/f@{then}")).await, "first");
+    assert_eq!(rig.text(&format!("/files/d@{then}/f")).await, "first");
+    assert_eq!(rig.text(&format!("/.at/{then}/files/d/f")).await, "first");
+    let stat = rig.tree.stat(&rig.node("/files/d/f").await.unwrap()).await.unwrap();
+    assert_eq!((stat.mode, stat.size, stat.grows), (0o640, 6, true));
+}
+
+#[tokio::test]
+async fn a_file_renamed_or_deleted_since_is_found_by_the_path_that_it_had() {
+    let (rig, then, _) = house().await;
+    let files = rig.engine.files();
+    files.rename(b"d", b"e").await.unwrap();
+    files.mkdir(b"d", 0o755).await.unwrap();
+    assert_eq!(rig.errno("/files/d/f").await, 2);
+    assert_eq!(rig.text(&format!("/files/d/f@{then}")).await, "first");
+    files.rmdir(b"d").await.unwrap();
+    files.unlink(b"e/f").await.unwrap();
+    assert_eq!(rig.text(&format!("/files/d/f@{then}")).await, "first");
+    assert_eq!(rig.text(&format!("/.at/{then}/files/d/f")).await, "first");
+}
+
+#[tokio::test]
+async fn a_name_with_an_at_of_its_own_wins_over_a_moment() {
+    let (rig, then, _) = house().await;
+    let files = rig.engine.files();
+    let name = format!("d/f@{then}");
+    assert_eq!(rig.text(&format!("/files/{name}")).await, "first");
+    let file = files.create(name.as_bytes(), 0o644).await.unwrap();
+    file.write_at(0, b"its own".as_slice().into(), Durability::Written).await.unwrap();
+    assert_eq!(rig.text(&format!("/files/{name}")).await, "its own");
+    rig.pass(1);
+    let later = at(rig.now());
+    assert_eq!(rig.text(&format!("/files/{name}@{later}")).await, "its own");
+    // Whoever is about to make a file is told that there is none, whatever the name looks like.
+    for name in ["x@y", "x@s5", "x@u5", "x@s1..s2", "x@s9999999999999", "@", "x@", "\u{fc}@1"] {
+        assert_eq!(rig.errno(&format!("/files/{name}")).await, 2, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn by_user_time_a_partition_is_the_exact_set_and_a_window_what_lies_in_it() {
+    let (rig, then, _) = house().await;
+    let path = |ask: &str| format!("/.at/{ask}@{then}/topics/orders/0.values");
+    assert_eq!(rig.text(&path("u15")).await, "1\n");
+    assert_eq!(rig.text(&path("u10")).await, "");
+    assert_eq!(rig.text(&path("u99")).await, "1\n2\n");
+    let window = format!("/.at/u10@{then}..u20@{then}/topics/orders");
+    assert_eq!(rig.text(&format!("{window}/0.values")).await, "1\n");
+    assert_eq!(rig.names(&format!("{window}/by-key")).await, ["a", "c"]);
+    assert_eq!(rig.errno(&format!("{window}/0.log")).await, 22);
+    assert_eq!(rig.names(&format!("/.at/u15@{then}")).await, ["topics"]);
+    for path in ["files/d/f", "offsets"] {
+        assert_eq!(rig.errno(&format!("/.at/u15@{then}/{path}")).await, 22, "{path}");
+    }
+    rig.produce("orders", 0, &[record("a", "10", 6)]).await;
+    rig.pass(1);
+    let now = at(rig.now());
+    let rest = format!("/.at/{then}..{now}");
+    assert_eq!(rig.text(&format!("{rest}/topics/orders/0.values")).await, "9\n10\n");
+    assert_eq!(rig.errno(&format!("{rest}/files")).await, 22);
+}
+
+#[tokio::test]
+async fn a_user_time_is_as_known_when_it_was_first_asked_for() {
+    let (rig, ..) = house().await;
+    assert_eq!(rig.text("/.at/u6/topics/orders/0.values").await, "9\n");
+    rig.produce("orders", 0, &[record("z", "late", 4)]).await;
+    rig.pass(1);
+    assert_eq!(rig.text("/.at/u6/topics/orders/0.values").await, "9\n");
+    assert_eq!(rig.text("/.at/u7/topics/orders/0.values").await, "9\nlate\n");
+}
+
+#[tokio::test]
+async fn pins_are_links_to_their_moments() {
+    let (rig, then, _) = house().await;
+    let Ok(Moment::Sys(cut)) = then.parse() else { panic!("{then}") };
+    let expires = SysTime(START + 1_000_000);
+    let topics = ["orders".to_owned()];
+    rig.engine.pin("audit", cut, engine::When::Refuse, expires, Some(&topics)).await.unwrap();
+    assert_eq!(rig.names("/.at").await, ["audit"]);
+    let node = rig.node("/.at/audit").await.unwrap();
+    assert_eq!(rig.tree.stat(&node).await.unwrap().kind, Kind::Symlink);
+    assert_eq!(rig.tree.read_link(&node).await.unwrap(), then.as_bytes());
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_refused_with_a_number_of_its_own() {
+    let options = TreeOptions { patience: Duration::from_millis(50), ..TreeOptions::default() };
+    let rig = Rig::with(options);
+    rig.topic("t", 1, &[]).await;
+    rig.produce("t", 0, &[record("a", "1", 10)]).await;
+    rig.pass(1);
+    let early = at(rig.now());
+    rig.produce("t", 0, &[record("b", "2", 10)]).await;
+    rig.produce("t", 0, &[record("c", "3", 10)]).await;
+    let long = "x".repeat(256);
+    for (path, errno) in [
+        ("/nothing", 2),
+        ("/topics/u", 2),
+        ("/topics/t/1.log", 2),
+        ("/topics/t/00.log", 2),
+        ("/topics/t/0", 2),
+        ("/topics/t/by-key/%zz", 2),
+        ("/.at/s1/topics/t/0.log", 2),
+        ("/topics/t/0.log/x", 20),
+        ("/topics/t", 21),
+        ("/files", 21),
+        ("/..", 18),
+        ("/topics/../../etc/passwd", 18),
+        ("/topics/t\0", 22),
+        ("/topics/t@yesterday/0.log", 22),
+        ("/.at/yesterday", 22),
+        ("/.at/s5..s5", 22),
+        ("/.at/s9..s5", 22),
+        ("/.at/s5..u6", 22),
+        ("/.at/s9999999999999/topics", 34),
+        ("/topics/t@s9999999999999", 34),
+        (&format!("/topics/{long}"), 36),
+        (&"x/".repeat(4000), 36),
+    ] {
+        assert_eq!(rig.errno(path).await, errno, "{path:?}");
+    }
+    let nested = format!("/.at/{early}/topics/t@{early}");
+    assert_eq!(rig.errno(&nested).await, 22);
+    let topic = rig.engine.topic("t").unwrap();
+    let open = rig.tree.open(&rig.node("/topics/t/0.values").await.unwrap()).await.unwrap();
+    rig.engine.delete_records(&topic, 0, 2).await.unwrap();
+    assert_eq!(rig.errno(&format!("/.at/{early}/topics/t/0.values")).await, 116);
+    assert_eq!(open.read(4, 10).await.unwrap(), "3\n");
+    assert!(matches!(open.read(0, 10).await, Err(TreeError::Gone(_))));
+}
+
+#[tokio::test]
+async fn a_node_keeps_its_number_and_others_have_others() {
+    let (rig, then, between) = house().await;
+    let mut numbers = std::collections::BTreeMap::new();
+    let paths = [
+        "/".to_owned(),
+        "/.at".to_owned(),
+        "/topics".to_owned(),
+        "/topics/orders".to_owned(),
+        "/topics/orders/0.log".to_owned(),
+        "/topics/orders/0.values".to_owned(),
+        "/topics/orders/by-key".to_owned(),
+        "/topics/orders/by-key/a".to_owned(),
+        "/files".to_owned(),
+        "/files/d".to_owned(),
+        "/files/d/f".to_owned(),
+        "/offsets".to_owned(),
+        format!("/.at/{then}"),
+        format!("/.at/{then}/topics"),
+        format!("/.at/{then}/topics/orders"),
+        format!("/.at/{then}/files"),
+        format!("/.at/{then}/files/d/f"),
+        format!("/.at/{between}/files/d/f"),
+        format!("/.at/{then}/offsets/g%2F1/orders/1"),
+    ];
+    for path in &paths {
+        numbers.insert(rig.node(path).await.unwrap().inode(), path.clone());
+    }
+    assert_eq!(numbers.len(), paths.len(), "{numbers:?}");
+    let rig = rig.restart();
+    for (number, path) in &numbers {
+        assert_eq!(rig.node(path).await.unwrap().inode(), *number, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() {
+    let rig = Rig::new();
+    rig.topic("t", 1, &[]).await;
+    rig.produce("t", 0, &[record("a", "one", 1)]).await;
+    rig.pass(1);
+    let then = at(rig.now());
+    for extension in ["values", "jsonl", "log"] {
+        let growing = format!("/topics/t/0.{extension}");
+        let open = rig.tree.open(&rig.node(&growing).await.unwrap()).await.unwrap();
+        let past = rig.tree.open(&rig.node(&format!("{growing}@{then}")).await.unwrap()).await;
+        let past = past.unwrap();
+        let (before, pinned) = (open.size().await.unwrap(), past.size().await.unwrap());
+        rig.produce("t", 0, &[record("a", "two", 1)]).await;
+        let more = open.read(before, 1 << 20).await.unwrap();
+        assert_eq!(open.size().await.unwrap(), before + more.len() as u64, "{extension}");
+        assert!(!more.is_empty(), "{extension}");
+        assert_eq!(past.size().await.unwrap(), pinned);
+        assert!(past.read(pinned, 100).await.unwrap().is_empty());
+    }
+}
+
+/// F44.
+#[tokio::test]
+async fn one_file_is_open_at_a_hundred_moments_at_once() {
+    let rig = Rig::new();
+    rig.topic("t", 1, &[]).await;
+    let mut held = Vec::new();
+    for count in 0..100 {
+        let path = format!("/topics/t/0.values@{}", at(rig.now()));
+        held.push((count, rig.tree.open(&rig.node(&path).await.unwrap()).await.unwrap()));
+        rig.produce("t", 0, &[record("a", &format!("value {count}"), count)]).await;
+        rig.pass(1);
+    }
+    let all = rig.text("/topics/t/0.values").await;
+    for (count, open) in held.iter().rev() {
+        let length = all.split_inclusive('\n').take(*count as usize).map(str::len).sum();
+        assert_eq!(open.read(0, 1 << 20).await.unwrap(), all[..length], "{count}");
+    }
+}
+
+#[test]
+fn a_tree_is_used_by_many_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<fileview::tree::Tree>();
+    shared::<fileview::tree::Open>();
+    fn sent<T: Send>(_: T) {}
+    let rig = Rig::new();
+    let node = Node::Root(None);
+    sent(rig.tree.resolve(b"/"));
+    sent(rig.tree.stat(&node));
+    sent(rig.tree.list(&node, 0, 1));
+    sent(async {
+        let open = rig.tree.open(&node).await?;
+        open.read(0, 1).await
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_path_panics_and_none_leads_out(
+        parts in prop::collection::vec(
+            prop_oneof![
+                "topics|offsets|files|\\.at|t|\\.\\.|\\.|by-key|0\\.log|0\\.values|0\\.jsonl|s5|u5@s6",
+                "[a-z0-9@.%/:+s u\\x00-]{0,12}",
+            ],
+            0..6,
+        ),
+    ) {
+        let path = parts.join("/");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let options = TreeOptions { patience: Duration::ZERO, ..TreeOptions::default() };
+            let rig = Rig::with(options);
+            rig.topic("t", 1, &[]).await;
+            if let Ok(node) = rig.tree.resolve(path.as_bytes()).await {
+                let kind = rig.tree.stat(&node).await.map(|stat| stat.kind);
+                match kind {
+                    Ok(Kind::Directory) => {
+                        rig.tree.list(&node, 0, 10).await.unwrap();
+                        assert!(rig.tree.open(&node).await.is_err());
+                    }
+                    Ok(_) => assert!(rig.tree.list(&node, 0, 10).await.is_err()),
+                    Err(_) => {}
+                }
+            }
+        });
+    }
+}
