@@ -111,6 +111,11 @@ impl Audience {
         });
     }
 
+    /// Whether there is more than one mount.
+    pub(super) fn is_shared(&self) -> bool {
+        self.listeners.read().len() > 1
+    }
+
     /// Tells all mounts but `by` of changes that came through `by`.
     pub(super) fn tell_others(&self, by: MountId, changes: &[Changed]) {
         for (listener, untold) in self.listeners.read().iter() {
