@@ -171,6 +171,7 @@ impl Operator {
                 Ok(node) => break node,
                 Err(_) if memory.is_down() => {
                     self.world.note(WHO, "the machine stops while the node starts");
+                    self.died(Death::PowerLost);
                     memory = memory.after_crash(|count| self.chance.below(count as u64) as usize);
                     lost_power = true;
                 }
