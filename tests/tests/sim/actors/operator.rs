@@ -237,7 +237,11 @@ impl Operator {
         self.world.tell(&Fact::Mistrusted(true));
         pause(&mut self.chance, 50, 1500).await;
         self.world.tell(&Fact::Mistrusted(false));
-        self.set_clock(-by);
+        match self.chance.one_in(4) {
+            // Somebody believes it; and is wrong, as will be seen.
+            true => self.confirm_if(true).await,
+            false => self.set_clock(-by),
+        }
     }
 
     /// The clock's jump is confirmed, now or a little later.
