@@ -731,11 +731,7 @@ impl File {
     ///
     /// # Errors
     /// The range is empty or reaches too far; or the disk fails.
-    pub async fn punch(
-        &self,
-        range: Range<u64>,
-        durability: Durability,
-    ) -> Result<Hlc, FileError> {
+    pub async fn punch(&self, range: Range<u64>, durability: Durability) -> Result<Hlc, FileError> {
         if range.is_empty() {
             return Err(FileError::Invalid("a hole has a length"));
         }

@@ -866,7 +866,10 @@ async fn what_is_touched_now_is_younger_than_all_that_was_written() {
     let old = filled(files, "/old", b"a").await;
     let written = filled(files, "/written", b"a").await;
     let now = engine::files::Now { modified: true, accessed: false };
-    files.set(old.inode(), SetAttributes { mode: Some(0o600), ..Default::default() }, now).await.unwrap();
+    files
+        .set(old.inode(), SetAttributes { mode: Some(0o600), ..Default::default() }, now)
+        .await
+        .unwrap();
     let [touched, other] =
         [&old, &written].map(|file| files.stat_inode(file.inode(), Cut::ALL).unwrap());
     assert!(touched.modified > other.modified, "{touched:?} {other:?}");

@@ -215,8 +215,10 @@ mod tests {
         };
         let mut expected = vec![7, 0, 0xac, 2, 1, 0xed, 3, 1, 2, 0];
         expected.extend([1, 1, 1, b'a', 1, 0xac, 2, 1, 1, 1, b'b', 0]);
-        expected
-            .extend([2, 2, 1, 1, 0, 0, 1, 1, 5, 0, 3, 2, 2, b'/', b't', 4, 2, 1, b'x', 1, 1, b'v', 5, 2, 1, 0]);
+        expected.extend([
+            2, 2, 1, 1, 0, 0, 1, 1, 5, 0, 3, 2, 2, b'/', b't', 4, 2, 1, b'x', 1, 1, b'v', 5, 2, 1,
+            0,
+        ]);
         assert_eq!(event.encode(), expected);
         assert_eq!(FileEvent::decode(&expected).unwrap(), event);
     }

@@ -93,8 +93,7 @@ impl Record {
 
     fn touch(&mut self, now: Now, stamp: Hlc) {
         let time = Some(FileTime::from(stamp));
-        let (modified, accessed) =
-            (time.filter(|_| now.modified), time.filter(|_| now.accessed));
+        let (modified, accessed) = (time.filter(|_| now.modified), time.filter(|_| now.accessed));
         self.set(&SetAttributes { modified, accessed, ..SetAttributes::default() }, stamp);
     }
 
