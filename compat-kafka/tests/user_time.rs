@@ -9,10 +9,17 @@ use bytes::Bytes;
 use compat_kafka::KafkaOptions;
 use engine::{Batch, EngineError, Head, Payload, View};
 use hlc::UserTime;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig,
+};
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::produce_response::PartitionProduceResponse;
-use kafka_protocol::messages::{ListOffsetsRequest, ProduceRequest};
+use kafka_protocol::messages::{
+    DescribeConfigsRequest, IncrementalAlterConfigsRequest, ListOffsetsRequest, ProduceRequest,
+};
+use kafka_protocol::protocol::StrBytes;
 use kafka_records::{BatchBuilder, Codec, HEADER_BYTES};
 use rig::house::House;
 use rig::{Rig, START, Wire, name};
@@ -475,4 +482,54 @@ async fn what_compaction_leaves_has_the_times_that_it_had() {
     assert_eq!((first(250), first(301), first(901)), (Some((1, 300)), Some((4, 900)), None));
     let latest = house.engine.latest_by_user_time(&view).unwrap().unwrap();
     assert_eq!((latest.offset.0, latest.time.0), (4, 900));
+}
+
+#[tokio::test]
+async fn the_settings_are_altered_described_and_refused_with_what_would_do() {
+    const INVALID_CONFIG: i16 = 40;
+    const TOPIC: i8 = 2;
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    rig.topic("t", &[]).await;
+    let alter = |value: &str| {
+        let config = AlterableConfig::default()
+            .with_name(StrBytes::from_static_str("freezeframe.user.time"))
+            .with_value(Some(StrBytes::from_string(value.to_owned())));
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(TOPIC)
+            .with_resource_name(StrBytes::from_static_str("t"))
+            .with_configs(vec![config]);
+        IncrementalAlterConfigsRequest::default().with_resources(vec![resource])
+    };
+    for (value, code, says) in [
+        ("json:/event/time;unit=s", OK, ""),
+        ("json:/event/time;unit=h", INVALID_CONFIG, "wants unit=s, ms, us or ns"),
+        ("protobuf:3", INVALID_CONFIG, "give timestamp, header:NAME, json:/POINTER"),
+        ("wasm:nobody", INVALID_CONFIG, "freezeframe plugins add nobody FILE"),
+    ] {
+        let answer = wire.ask(1, &alter(value)).await.unwrap();
+        let answer = &answer.responses[0];
+        assert_eq!(answer.error_code, code, "{value}");
+        let message = answer.error_message.as_deref().unwrap_or_default();
+        assert!(message.contains(says), "{value}: {message}");
+    }
+    let resource = DescribeConfigsResource::default()
+        .with_resource_type(TOPIC)
+        .with_resource_name(StrBytes::from_static_str("t"))
+        .with_configuration_keys(None);
+    let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
+    let answer = wire.ask(4, &request).await.unwrap();
+    let settings = answer.results[0].configs.iter();
+    let settings: Vec<_> = settings
+        .filter(|setting| setting.name.starts_with("freezeframe."))
+        .map(|setting| (&*setting.name, setting.value.as_deref().unwrap_or_default()))
+        .collect();
+    assert_eq!(
+        settings,
+        [
+            ("freezeframe.user.time", "json:/event/time;unit=s"),
+            ("freezeframe.user.time.order", "lenient"),
+            ("freezeframe.user.time.unreadable", "refuse"),
+        ]
+    );
 }

@@ -36,7 +36,7 @@ const WORK_RECORD: u64 = 200_000;
 /// … and for each byte of it.
 pub(crate) const WORK_BYTE: u64 = 100;
 /// What it may work for a batch, and for each byte of it besides.
-pub(crate) const WORK_BATCH: u64 = 100_000_000;
+pub(crate) const WORK_BATCH: u64 = 50_000_000;
 /// What it may work to begin with, before the first record.
 const WORK_START: u64 = 1_000_000;
 /// "It has none."
