@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Refusal;
 use super::members::membership;
-use super::moment::{moment, patient, shown, stamp};
+use super::moment::{Patience, moment, shown, stamp, when};
 use crate::core::Kafka;
 
 #[derive(Debug, Deserialize)]
@@ -18,11 +18,15 @@ pub(super) struct OffsetsRequest {
     at: Option<String>,
     #[serde(default)]
     group: Option<String>,
+    #[serde(default)]
+    when: Patience,
+    #[serde(default)]
+    patience_ms: Option<u64>,
 }
 
 pub(super) async fn offsets(kafka: &Arc<Kafka>, request: OffsetsRequest) -> Result<Value, Refusal> {
-    let OffsetsRequest { at, group } = request;
-    let (cut, when) = moment(at.as_deref(), patient(kafka))?;
+    let OffsetsRequest { at, group, when: patience, patience_ms } = request;
+    let (cut, when) = moment(at.as_deref(), when(kafka, patience, patience_ms))?;
     let (at, frontier, offsets) = kafka.engine.offsets_at(group.as_deref(), cut, when).await?;
     let groups: Vec<Value> = offsets
         .chunk_by(|a, b| a.group == b.group)
@@ -32,8 +36,8 @@ pub(super) async fn offsets(kafka: &Arc<Kafka>, request: OffsetsRequest) -> Resu
 }
 
 pub(super) async fn groups(kafka: &Arc<Kafka>, request: OffsetsRequest) -> Result<Value, Refusal> {
-    let OffsetsRequest { at, group } = request;
-    let (cut, when) = moment(at.as_deref(), patient(kafka))?;
+    let OffsetsRequest { at, group, when: patience, patience_ms } = request;
+    let (cut, when) = moment(at.as_deref(), when(kafka, patience, patience_ms))?;
     let (at, frontier, groups) = kafka.engine.groups_at(group.as_deref(), cut, when).await?;
     if let Some(group) = group.filter(|_| groups.is_empty()) {
         let message = format!("there was no such group at that moment. group={group}");

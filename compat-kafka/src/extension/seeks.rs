@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use engine::{GroupSet, GroupSetError, OffsetChange, SetMode, Skipped};
+use engine::{GroupSet, GroupSetError, OffsetChange, SetMode, Skipped, When};
 use hlc::{Cut, Moment};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::moment::{parse, parse_moment, patient, stamp};
+use super::moment::{Patience, parse, parse_moment, stamp, when};
 use crate::core::Kafka;
 
 #[derive(Debug, Deserialize)]
@@ -21,6 +21,10 @@ pub(super) struct SeekRequest {
     topics: Option<Vec<String>>,
     #[serde(default)]
     dry_run: bool,
+    #[serde(default)]
+    when: Patience,
+    #[serde(default)]
+    patience_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -30,20 +34,26 @@ pub(super) struct RestoreRequest {
     at: String,
     #[serde(default)]
     dry_run: bool,
+    #[serde(default)]
+    when: Patience,
+    #[serde(default)]
+    patience_ms: Option<u64>,
 }
 
 pub(super) async fn seek(kafka: &Arc<Kafka>, request: SeekRequest) -> Result<Value, Refusal> {
-    let SeekRequest { group, at, topics, dry_run } = request;
+    let SeekRequest { group, at, topics, dry_run, when: patience, patience_ms } = request;
+    let when = when(kafka, patience, patience_ms);
     if topics.as_ref().is_some_and(Vec::is_empty) {
         return Err(Refusal::new("bad_request", "name a topic, or leave topics out"));
     }
     let setting = Setting::Seek { moment: parse_moment(&at)?, topics };
-    set_group(kafka, &group, setting, dry_run).await
+    set_group(kafka, &group, setting, when, dry_run).await
 }
 
 pub(super) async fn restore(kafka: &Arc<Kafka>, request: RestoreRequest) -> Result<Value, Refusal> {
-    let RestoreRequest { group, at, dry_run } = request;
-    set_group(kafka, &group, Setting::Restore(parse(&at)?), dry_run).await
+    let RestoreRequest { group, at, dry_run, when: patience, patience_ms } = request;
+    let when = when(kafka, patience, patience_ms);
+    set_group(kafka, &group, Setting::Restore(parse(&at)?), when, dry_run).await
 }
 
 /// What a group is to be set to.
@@ -53,13 +63,22 @@ enum Setting {
 }
 
 impl Setting {
+    /// The same at a moment that is absolute, and past.
+    fn at(self, moment: Moment) -> Setting {
+        match (self, moment) {
+            (Setting::Seek { topics, .. }, moment) => Setting::Seek { moment, topics },
+            (Setting::Restore(_), Moment::Sys(cut)) => Setting::Restore(cut),
+            (restore, Moment::User { .. }) => restore,
+        }
+    }
+
     async fn make(
         &self,
         kafka: &Kafka,
         group: &str,
+        when: When,
         mode: SetMode,
     ) -> Result<GroupSet, GroupSetError> {
-        let when = patient(kafka);
         match self {
             Setting::Seek { moment, topics } => {
                 kafka.engine.seek_group(group, *moment, topics.as_deref(), when, mode).await
@@ -74,20 +93,19 @@ impl Setting {
 async fn set_group(
     kafka: &Arc<Kafka>,
     group: &str,
-    mut setting: Setting,
+    setting: Setting,
+    when: When,
     dry_run: bool,
 ) -> Result<Value, Refusal> {
     if group.is_empty() {
         return Err(Refusal::new("bad_request", "a group has a name"));
     }
     // What cannot be done leaves no group behind that was not there.
-    let planned = setting.make(kafka, group, SetMode::DryRun).await?;
+    let planned = setting.make(kafka, group, when, SetMode::DryRun).await?;
     if dry_run {
         return Ok(answer(group, &planned));
     }
-    if let Setting::Seek { moment, .. } = &mut setting {
-        *moment = planned.at;
-    }
+    let setting = setting.at(planned.at);
     // In a task of its own: a client that goes away must not let members in before it is done.
     let setting = commit(Arc::clone(kafka), group.to_owned(), setting);
     match tokio::spawn(setting).await {
@@ -98,7 +116,8 @@ async fn set_group(
 
 async fn commit(kafka: Arc<Kafka>, group: String, setting: Setting) -> Result<GroupSet, Refusal> {
     let held = kafka.groups.hold(&group)?;
-    let done = setting.make(&kafka, &group, SetMode::Commit).await?;
+    // The plan has waited for it.
+    let done = setting.make(&kafka, &group, When::Refuse, SetMode::Commit).await?;
     drop(held);
     tracing::info!(group, at = %done.at, partitions = done.offsets.len(), "a group was set");
     Ok(done)
@@ -168,6 +187,11 @@ mod tests {
         let restore = json!({"op": "restore_group", "group": "g", "at": then});
         let done = ask(&kafka, restore).await;
         assert_eq!((done["offsets"][0]["after"].as_i64(), committed(&kafka)), (Some(5), 5));
+        let asked = json!({"op": "restore_group", "group": "g", "at": "s9999999999999",
+                           "when": "frontier"});
+        let as_it_is = ask(&kafka, asked).await;
+        assert_ne!(as_it_is["at"], "s9999999999999", "{as_it_is}");
+        assert_eq!((as_it_is["committed"].is_null(), committed(&kafka)), (false, 5));
         let by_user = ask(&kafka, json!({"op": "seek_group", "group": "g", "at": "u0"})).await;
         assert!(by_user["at"].as_str().unwrap().starts_with("u0@s"), "{by_user}");
         assert_eq!(committed(&kafka), 0);
@@ -191,6 +215,8 @@ mod tests {
         assert_eq!(code("seek_group", "", &at, none.clone()).await, "bad_request");
         assert_eq!(code("seek_group", "g", "soon", none.clone()).await, "bad_moment");
         assert_eq!(code("seek_group", "g", "s9999999999999", json!(["a"])).await, "far_future");
+        let refused = json!({"op": "groups", "at": "s9999999999999", "when": "refuse"});
+        assert_eq!(super::super::rig::code(&kafka, refused).await, "not_yet");
         assert_eq!(code("restore_group", "g", &at, none.clone()).await, "unknown_group");
         assert_eq!(code("restore_group", "g", "u5", none).await, "bad_moment");
         let listed = kafka.groups.list();

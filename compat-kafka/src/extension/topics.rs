@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Refusal;
-use super::moment::{moment, patient, shown, stamp};
+use super::moment::{Patience, moment, shown, stamp, when};
 use crate::core::Kafka;
 
 #[derive(Debug, Deserialize)]
@@ -15,10 +15,15 @@ use crate::core::Kafka;
 pub(super) struct TopicsRequest {
     #[serde(default)]
     at: Option<String>,
+    #[serde(default)]
+    when: Patience,
+    #[serde(default)]
+    patience_ms: Option<u64>,
 }
 
 pub(super) async fn topics(kafka: &Arc<Kafka>, request: TopicsRequest) -> Result<Value, Refusal> {
-    let (cut, when) = moment(request.at.as_deref(), patient(kafka))?;
+    let TopicsRequest { at, when: patience, patience_ms } = request;
+    let (cut, when) = moment(at.as_deref(), when(kafka, patience, patience_ms))?;
     let (at, frontier, topics) = kafka.engine.topics_at(cut, when).await?;
     let topics: Vec<Value> = topics
         .iter()
