@@ -100,7 +100,8 @@ fn status_of(code: &str) -> StatusCode {
     match code {
         "not_yet" => StatusCode::TOO_EARLY,
         "before_history" => StatusCode::GONE,
-        "pin_taken" | "too_many_pins" | "group_active" | "group_busy" => StatusCode::CONFLICT,
+        "pin_taken" | "group_active" | "group_busy" => StatusCode::CONFLICT,
+        code if code.starts_with("too_many_") => StatusCode::CONFLICT,
         "fenced" => StatusCode::SERVICE_UNAVAILABLE,
         "far_future" => StatusCode::BAD_REQUEST,
         code if code.starts_with("bad_") => StatusCode::BAD_REQUEST,
@@ -109,7 +110,7 @@ fn status_of(code: &str) -> StatusCode {
     }
 }
 
-/// The document of a query. Its fields are texts, but for numbers, and for topics with commas between.
+/// The document of a query. Its fields are texts, but for numbers, and for lists with commas between.
 fn document(op: &str, query: &str) -> Result<Value, String> {
     let mut fields = Map::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -120,7 +121,7 @@ fn document(op: &str, query: &str) -> Result<Value, String> {
                 let number: Result<u64, _> = value.parse();
                 json!(number.map_err(|_| format!("not a number. {name}={value}"))?)
             }
-            "topics" => json!(value.split(',').collect::<Vec<_>>()),
+            "topics" | "only" => json!(value.split(',').collect::<Vec<_>>()),
             _ => json!(value),
         };
         if name == "op" || fields.insert(name.clone(), field).is_some() {

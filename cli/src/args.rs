@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins, produce,
-    serve, stat, topics,
+    cat, check, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins, plugins,
+    produce, serve, stat, topics,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Diff(diff::Args),
     /// List, set and remove pins: moments that are kept, whatever retention says.
     Pins(pins::Args),
+    /// List, add, remove and try plug-ins: modules that find the user times of records.
+    Plugins(plugins::Args),
     /// List and describe consumer groups, now or as of a moment, and set them to one.
     Groups(groups::Args),
     /// Mount the tree of topics and files at a directory, or list what is mounted.
@@ -129,6 +131,11 @@ mod tests {
             "pins set p --at u5 --for 7d",
             "pins set p --at s5 --for 0s",
             "pins remove",
+            "plugins add p",
+            "plugins remove",
+            "plugins test",
+            "plugins test p --header novalue",
+            "plugins test p --value a --value-file b",
             "serve --set novalue",
             "umount",
             "mount a b",

@@ -2,16 +2,20 @@
 //!
 //! System time is the server's to cut: the topic as of a moment is a topic of another name on Kafka's
 //! wire. User time is cut here, record by record, because the exact set is no prefix of a partition:
-//! the whole topic is read as it was known at one system time, and what does not belong is left out.
+//! the whole topic is read as it was known at one system time, and what does not belong is left out. Where
+//! the user times of its records are not their timestamps, the server is asked what they are.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use bytes::Bytes;
 use client::history::{When, moment_topic};
 use client::{Client, ClientError, FetchOptions, OffsetAt};
 use fileview::{Format, Rendered, Renderer, Selection};
 use hlc::{Ask, Cut, Moment, UserTime};
+use kafka_records::{Batches, Record};
 
 use crate::moments::{At, TypedPath, described, now};
 
@@ -131,6 +135,7 @@ impl Source {
             wire: self.wire.clone(),
             positions,
             options: FetchOptions { wait_max: WAIT_MAX, ..FetchOptions::default() },
+            times: self.user.is_some().then(Times::default),
             empty_in_a_row: 0,
         })
     }
@@ -244,7 +249,55 @@ pub(crate) struct Reader {
     wire: String,
     positions: Vec<Position>,
     options: FetchOptions,
+    /// Where user times pick the records.
+    times: Option<Times>,
     empty_in_a_row: u32,
+}
+
+/// The user times of records, where the server may have found them elsewhere than in their timestamps.
+#[derive(Default)]
+struct Times {
+    /// Partitions of which it is known that theirs are their timestamps.
+    own: HashSet<i32>,
+}
+
+impl Times {
+    /// The user time of each record in `batches` that has one; `None` where timestamps are it.
+    async fn of(
+        &mut self,
+        client: &mut Client,
+        wire: &str,
+        position: &Position,
+        batches: &Bytes,
+    ) -> anyhow::Result<Option<HashMap<i64, UserTime>>> {
+        let last = Batches::new(batches).filter_map(Result::ok).last();
+        let Some((last, _)) = last.filter(|_| !self.own.contains(&position.partition)) else {
+            return Ok(None);
+        };
+        let end = last.last_offset().saturating_add(1).min(position.end);
+        let (mut next, mut found) = (position.next, HashMap::new());
+        while next < end {
+            let times = match client.user_times(wire, position.partition, next).await {
+                // A stock Kafka knows of timestamps only.
+                Err(ClientError::NotFreezeframe { .. }) => None,
+                times => Some(times?),
+            };
+            let Some(times) = times.filter(|times| !times.own) else {
+                self.own.insert(position.partition);
+                return Ok(None);
+            };
+            if times.next <= next {
+                bail!(
+                    "{wire}/{} holds records from {next} on, but the server knows no times of them",
+                    position.partition
+                );
+            }
+            next = times.next;
+            let known = times.times.into_iter();
+            found.extend(known.filter_map(|(offset, ms)| Some((offset, UserTime(ms?)))));
+        }
+        Ok(Some(found))
+    }
 }
 
 struct Position {
@@ -286,8 +339,20 @@ impl Reader {
             let position = self.positions.iter_mut().find(|p| p.partition == fetched.partition);
             let Some(position) = position else { continue };
             let left = records_max - records;
-            let Rendered { records: shown, next_offset } =
-                position.renderer.render(&fetched.batches, left, out)?;
+            let Rendered { records: shown, next_offset } = match &mut self.times {
+                None => position.renderer.render(&fetched.batches, left, out)?,
+                Some(times) => {
+                    let found = times.of(client, &self.wire, position, &fetched.batches).await?;
+                    match found {
+                        None => position.renderer.render(&fetched.batches, left, out)?,
+                        Some(found) => {
+                            let time_of = |record: &Record| found.get(&record.offset).copied();
+                            let renderer = &position.renderer;
+                            renderer.render_by(&fetched.batches, left, &time_of, out)?
+                        }
+                    }
+                }
+            };
             records += shown;
             if let Some(next) = next_offset.filter(|next| *next > position.next) {
                 position.next = next;

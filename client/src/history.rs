@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Client, ClientError};
 
-pub use diff::{Both, Change, DiffAsk, DiffPage, OffsetThen};
+pub use diff::{Both, Change, DiffAsk, DiffPage, OffsetThen, Section};
 pub use groups::{GroupSet, GroupState, GroupsAnswer, MemberThen, Membership, OffsetSet, Skipped};
 
 /// The key of our own API: "FF".
@@ -87,6 +87,9 @@ enum Question<'a> {
     Unpin { name: &'a str },
     Pins {},
 }
+
+/// How a refusal begins.
+const REFUSED: &[u8] = b"{\"error\"";
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -392,6 +395,12 @@ impl Client {
             }
             answer => answer?,
         };
+        // What may be either is read twice over, and a cut of many partitions is long.
+        if !answer.starts_with(REFUSED)
+            && let Ok(given) = serde_json::from_slice(&answer)
+        {
+            return Ok(given);
+        }
         match serde_json::from_slice(&answer) {
             Ok(Answer::Given(given)) => Ok(given),
             Ok(Answer::Refused { error }) => Err(ClientError::History(error)),

@@ -28,6 +28,7 @@ mod groups;
 pub mod history;
 mod offsets;
 mod partitioner;
+pub mod plugins;
 mod produce;
 mod topics;
 pub mod tree;

@@ -14,6 +14,7 @@ use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProdu
 use kafka_protocol::messages::produce_response::PartitionProduceResponse;
 use kafka_protocol::messages::{ListOffsetsRequest, ProduceRequest};
 use kafka_records::{BatchBuilder, Codec, HEADER_BYTES};
+use rig::house::House;
 use rig::{Rig, START, Wire, name};
 use storage::disk::MemoryDisk;
 
@@ -47,6 +48,13 @@ fn values(values: &[&str]) -> Bytes {
         builder.record(NOW, None, Some(value.as_bytes()), &[]);
     }
     builder.build()
+}
+
+/// A batch that was checked already.
+fn engine_batch(records: &Bytes, count: u32, (least, most): (i64, i64)) -> Batch {
+    let head = Head::new(&records[..HEADER_BYTES]);
+    let payload = Payload { head, rest: records.slice(HEADER_BYTES..) };
+    Batch { payload, count, times: (UserTime(least), UserTime(most)), producer: None }
 }
 
 async fn produce(wire: &mut Wire, topic: &str, batch: Bytes) -> PartitionProduceResponse {
@@ -316,13 +324,155 @@ async fn a_batch_that_was_checked_by_another_setting_is_sent_back() {
     let mut wire = rig.connect().await;
     assert_eq!(produce(&mut wire, "t", values(&["5"])).await.error_code, OK);
     for stale in [before, same] {
-        let records = json(&[5]);
-        let (head, times) = (Head::new(&records[..HEADER_BYTES]), (UserTime(5), UserTime(5)));
-        let payload = Payload { head, rest: records.slice(HEADER_BYTES..) };
-        let batches = vec![(stale, 0, Batch { payload, count: 1, times, producer: None })];
+        let batches = vec![(stale, 0, engine_batch(&json(&[5]), 1, (5, 5)))];
         let result = rig.engine.append(batches, engine::Durability::Synced).await.remove(0);
         assert!(matches!(result, Err(EngineError::UserTimeChanged)), "{result:?}");
     }
     let topic = rig.engine.topic("t").unwrap();
     assert_eq!(topic.partitions[0].end().0, 1);
+}
+
+#[tokio::test]
+async fn a_batch_that_a_strict_topic_has_is_known_again_and_not_refused() {
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    let settings =
+        [("freezeframe.user.time", "json:/t"), ("freezeframe.user.time.order", "strict")];
+    rig.topic("t", &settings).await;
+    let of_producer = |time: i64, sequence: i32| {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.producer(9, 0, sequence);
+        builder.record(NOW, None, Some(format!("{{\"t\":{time}}}").as_bytes()), &[]);
+        builder.build()
+    };
+    assert_eq!(produce(&mut wire, "t", of_producer(10, 0)).await.base_offset, 0);
+    assert_eq!(produce(&mut wire, "t", of_producer(20, 1)).await.base_offset, 1);
+    let again = produce(&mut wire, "t", of_producer(10, 0)).await;
+    assert_eq!((again.error_code, again.base_offset), (OK, 0));
+    assert_eq!(
+        produce(&mut wire, "t", of_producer(15, 2)).await.error_code,
+        INVALID_TIMESTAMP,
+        "and takes no sequence number"
+    );
+    assert_eq!(produce(&mut wire, "t", of_producer(20, 2)).await.base_offset, 2);
+}
+
+/// A plug-in with this body.
+fn plugin(user_time: &str) -> Bytes {
+    let text = format!(
+        "(module (memory (export \"memory\") 1) \
+           (func (export \"alloc\") (param i32) (result i32) (i32.const 1024)) \
+           (func (export \"user_time\") (param i32 i32 i32 i32 i64) (result i64) {user_time}))"
+    );
+    wat::parse_str(text).unwrap().into()
+}
+
+#[tokio::test]
+async fn a_topic_goes_on_with_the_plug_in_that_it_was_given() {
+    let disk = MemoryDisk::new();
+    let rig = rig(&disk).await;
+    let mut wire = rig.connect().await;
+    rig.engine.add_plugin("p", plugin("(i64.const 100)")).await.unwrap();
+    rig.topic("old", &[("freezeframe.user.time", "wasm:p")]).await;
+    assert_eq!(produce(&mut wire, "old", values(&["x"])).await.error_code, OK);
+    rig.engine.add_plugin("p", plugin("(i64.const 200)")).await.unwrap();
+    rig.topic("new", &[("freezeframe.user.time", "wasm:p")]).await;
+    assert_eq!(produce(&mut wire, "new", values(&["x"])).await.error_code, OK);
+    assert_eq!(produce(&mut wire, "old", values(&["x"])).await.error_code, OK);
+    rig.engine.remove_plugin("p").await.unwrap();
+    let gone = set(&rig, "new", &[("freezeframe.user.time", "wasm:other")]).await.unwrap_err();
+    assert!(gone.to_string().contains("freezeframe plugins add other FILE"), "{gone}");
+    let expected = [("old", 0, (0, 100)), ("old", 101, (-1, -1)), ("new", 101, (0, 200))];
+    for (topic, time, found) in expected {
+        assert_eq!(at(&mut wire, topic, time).await, found, "{topic} {time}");
+    }
+    stop(rig);
+    let rig = self::rig(&disk).await;
+    let mut wire = rig.connect().await;
+    for (topic, time, found) in expected {
+        assert_eq!(at(&mut wire, topic, time).await, found, "{topic} {time}, restarted");
+    }
+    assert_eq!(produce(&mut wire, "old", values(&["x"])).await.error_code, OK);
+    assert_eq!(at(&mut wire, "old", 101).await, (-1, -1));
+    // A setting that names it anew finds it gone.
+    let gone = set(&rig, "old", &[("freezeframe.user.time", "timestamp")]).await;
+    assert!(gone.is_ok());
+    let gone = set(&rig, "old", &[("freezeframe.user.time", "wasm:p")]).await.unwrap_err();
+    assert!(gone.to_string().contains("there is no plug-in p"), "{gone}");
+}
+
+#[tokio::test]
+async fn a_plug_in_that_does_not_end_makes_records_unreadable_and_says_which_it_is() {
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    // It loops over values that begin with an l.
+    let picky = "(if (i32.eq (i32.load8_u (local.get 2)) (i32.const 108)) (then (loop $again (br $again)))) (i64.const 5)";
+    rig.engine.add_plugin("picky", plugin(picky)).await.unwrap();
+    rig.topic("refuses", &[("freezeframe.user.time", "wasm:picky")]).await;
+    let answer = produce(&mut wire, "refuses", values(&["a", "loop", "b"])).await;
+    assert_eq!((answer.error_code, blamed(&answer)), (INVALID_RECORD, vec![1]));
+    let message = answer.record_errors[0].batch_index_error_message.as_ref().unwrap();
+    assert!(message.contains("the plug-in picky was stopped"), "{message}");
+    let settings =
+        [("freezeframe.user.time", "wasm:picky"), ("freezeframe.user.time.unreadable", "keep")];
+    rig.topic("keeps", &settings).await;
+    assert_eq!(produce(&mut wire, "keeps", values(&["loop", "b"])).await.error_code, OK);
+    assert_eq!(at(&mut wire, "keeps", 0).await, (1, 5));
+    // A batch of nothing else costs more than a batch may.
+    let answer = produce(&mut wire, "keeps", values(&["l"; 1000])).await;
+    assert_eq!((answer.error_code, blamed(&answer)), (INVALID_RECORD, vec![]));
+    let message = answer.error_message.unwrap();
+    assert!(message.contains("picky works too long for the records of one batch"), "{message}");
+}
+
+#[tokio::test]
+async fn what_compaction_leaves_has_the_times_that_it_had() {
+    let house = House::new();
+    let settings = [
+        ("freezeframe.user.time", "json:/t"),
+        ("cleanup.policy", "compact"),
+        ("min.cleanable.dirty.ratio", "0"),
+    ];
+    let topic = house.topic("t", 1, &settings).await;
+    let keyed = |records: &[(&str, i64)]| {
+        let mut builder = BatchBuilder::new(Codec::Zstd);
+        for (key, time) in records {
+            let value = format!("{{\"t\":{time}}}");
+            builder.record(NOW, Some(key.as_bytes()), Some(value.as_bytes()), &[]);
+        }
+        builder.build()
+    };
+    for (records, range) in [
+        (&[("a", 100), ("b", 300), ("c", 50)][..], (50, 300)),
+        (&[("a", 200)], (200, 200)),
+        (&[("d", 900), ("c", 60)], (60, 900)),
+    ] {
+        let batch = engine_batch(&keyed(records), records.len() as u32, range);
+        let batches = vec![(Arc::clone(&topic), 0, batch)];
+        house.engine.append(batches, engine::Durability::Synced).await.remove(0).unwrap();
+        house.pass(10);
+    }
+    let change = |configs: &mut std::collections::BTreeMap<String, String>| {
+        configs.insert("freezeframe.user.time".to_owned(), "csv:1".to_owned());
+        Ok(())
+    };
+    house.engine.configure_topic("t", change, false).await.unwrap();
+    house.settle().await;
+    house.pass(10);
+    assert_eq!(house.engine.compact_due().await.unwrap(), 1);
+    let house = house.restart();
+    let view = house.present("t", 0);
+    let mut left = Vec::new();
+    for piece in view.read(0, 1 << 20).unwrap() {
+        left.extend(house.engine.user_times(&view.partition, &piece).unwrap());
+    }
+    let left: Vec<_> = left.into_iter().map(|(at, time)| (at.0, time.unwrap().0)).collect();
+    assert_eq!(left, [(1, 300), (3, 200), (4, 900), (5, 60)]);
+    let first = |time| {
+        let found = house.engine.first_at_or_after(&view, UserTime(time)).unwrap();
+        found.map(|found| (found.offset.0, found.time.0))
+    };
+    assert_eq!((first(250), first(301), first(901)), (Some((1, 300)), Some((4, 900)), None));
+    let latest = house.engine.latest_by_user_time(&view).unwrap().unwrap();
+    assert_eq!((latest.offset.0, latest.time.0), (4, 900));
 }

@@ -26,6 +26,14 @@ pub(crate) fn tip_at(log: &Log, cut: Cut) -> io::Result<Tip> {
     if is_in_memory { log.tip_at(cut) } else { on_disk(|| log.tip_at(cut)) }
 }
 
+/// [`Log::tip_at`] and [`Log::reach`].
+pub(crate) fn tip_and_reach(log: &Log, cut: Cut) -> io::Result<(Tip, u64)> {
+    let reach = log.reach(cut);
+    let is_in_memory = reach > 0 || cut.admits(log.tip().stamp);
+    let tip = if is_in_memory { log.tip_at(cut) } else { on_disk(|| log.tip_at(cut)) };
+    Ok((tip?, reach))
+}
+
 /// Does what looks into a log from an offset on.
 pub(crate) fn looking_from<T>(log: &Log, from: Offset, look: impl FnOnce() -> T) -> T {
     if from >= log.memory_start() { look() } else { on_disk(look) }

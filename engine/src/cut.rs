@@ -12,7 +12,7 @@ use storage::Offset;
 use storage::manifest::Horizon;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::blocking::{looking_from, tip_at};
+use crate::blocking::{looking_from, tip_and_reach};
 use crate::cut_cache::{Asked, CutCacheStats};
 use crate::engine::Engine;
 use crate::namespace::{Partition, Topic};
@@ -76,8 +76,8 @@ struct Ended {
 
 impl Ended {
     fn at(partition: &Partition, at: Cut) -> io::Result<Ended> {
-        let tip = tip_at(&partition.log, at)?;
-        Ok(Ended { end: tip.end, chain: tip.chain, reach: partition.log.reach(at) })
+        let (tip, reach) = tip_and_reach(&partition.log, at)?;
+        Ok(Ended { end: tip.end, chain: tip.chain, reach })
     }
 
     /// The prefix of what `known` admits, up to `end`, which may lie inside a batch.

@@ -25,6 +25,9 @@ use crate::seek::{Lost, SeekError, When, earliest, is_kept};
 
 /// How many things may be looked at for one page; what is the same at both moments is not in it.
 const LOOKED_AT_MAX: usize = 20_000;
+/// How many bytes of what clients wrote (members of groups, what committers noted) are on a page, before
+/// its last difference.
+const TEXT_BYTES_MAX: usize = 4 << 20;
 
 /// One thing that is different.
 #[derive(Clone, Debug)]
@@ -80,6 +83,21 @@ pub enum Difference {
     Offset(OffsetDifference),
     /// A group has other members, or another generation.
     Group(GroupDifference),
+}
+
+/// What a difference is about. Each can be read back as far as it is kept, and no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// Topics and their settings: as far as there is a server.
+    Topics,
+    /// What was appended: as far as no record of it was given up.
+    Records,
+    /// Pins: as far as there is a server.
+    Pins,
+    /// Committed offsets.
+    Offsets,
+    /// Who is in groups.
+    Groups,
 }
 
 /// Where the next page of a difference begins.
@@ -157,8 +175,10 @@ pub struct DiffAsk<'a> {
     pub from: Cut,
     /// The later one.
     pub until: Cut,
-    /// Only these topics, and what was committed for them.
+    /// Only these topics, and what was committed for them: nothing of pins and groups.
     pub topics: Option<&'a [String]>,
+    /// Only these sections.
+    pub only: Option<&'a [Section]>,
     /// Where the page begins; at the beginning if not said.
     pub after: Option<&'a DiffPlace>,
     /// The most differences on the page.
@@ -198,8 +218,10 @@ impl Engine {
             from,
             until,
             topics: ask.topics,
+            only: ask.only,
             limit: ask.limit.max(1),
             looked_at: 0,
+            text_bytes: 0,
             found: Vec::new(),
         };
         let begin = ask.after.cloned().unwrap_or(DiffPlace::Topic { topic: 0, line: 0 });
@@ -214,8 +236,10 @@ struct Page<'a> {
     from: Cut,
     until: Cut,
     topics: Option<&'a [String]>,
+    only: Option<&'a [Section]>,
     limit: usize,
     looked_at: usize,
+    text_bytes: usize,
     found: Vec<Difference>,
 }
 
@@ -240,19 +264,28 @@ impl Page<'_> {
     }
 
     fn is_full(&self) -> bool {
-        self.found.len() >= self.limit || self.looked_at >= LOOKED_AT_MAX
+        self.found.len() >= self.limit
+            || self.looked_at >= LOOKED_AT_MAX
+            || self.text_bytes >= TEXT_BYTES_MAX
     }
 
     fn wants(&self, topic: &str) -> bool {
         self.topics.is_none_or(|names| names.iter().any(|name| name == topic))
     }
 
+    fn has(&self, section: Section) -> bool {
+        let is_of_topics = !matches!(section, Section::Pins | Section::Groups);
+        (is_of_topics || self.topics.is_none())
+            && self.only.is_none_or(|sections| sections.contains(&section))
+    }
+
     fn topics(&mut self, mut topic: usize, mut line: usize) -> Result<Next, SeekError> {
+        let behind = Next::Place(DiffPlace::Pin(0));
         let mut all = self.engine.shared.namespace.read().topics_between(self.from, self.until);
         self.check_topics(&all)?;
         all.retain(|between| self.wants(&between.last.name));
         while let Some(between) = all.get(topic) {
-            if line == 0 {
+            if line == 0 && self.has(Section::Records) {
                 self.check_kept(between)?;
             }
             while line < between.last.partitions.len() + 2 {
@@ -266,10 +299,7 @@ impl Page<'_> {
             }
             (topic, line) = (topic + 1, 0);
         }
-        Ok(Next::Place(match self.topics {
-            Some(_) => DiffPlace::Offset(Vec::new()),
-            None => DiffPlace::Pin(0),
-        }))
+        Ok(behind)
     }
 
     /// One that was asked for by name has to have been there.
@@ -302,7 +332,13 @@ impl Page<'_> {
     fn line(&self, between: &TopicBetween, line: usize) -> Result<Option<Difference>, SeekError> {
         let TopicBetween { before, last, deleted } = between;
         if let Some(partition) = line.checked_sub(1).and_then(|nth| last.partitions.get(nth)) {
-            return self.appended(last, partition);
+            return match self.has(Section::Records) {
+                true => self.appended(last, partition),
+                false => Ok(None),
+            };
+        }
+        if !self.has(Section::Topics) {
+            return Ok(None);
         }
         let topic = || Arc::clone(last);
         Ok(match (line, before) {
@@ -338,6 +374,10 @@ impl Page<'_> {
     }
 
     fn pins(&mut self, from: Offset) -> Result<Next, SeekError> {
+        let behind = Next::Place(DiffPlace::Offset(Vec::new()));
+        if !self.has(Section::Pins) {
+            return Ok(behind);
+        }
         let log = self.engine.store.log(NAMESPACE_LOG);
         let (first, end) = (tip_at(&log, self.from)?.end, tip_at(&log, self.until)?.end);
         let mut next = from.max(first);
@@ -352,10 +392,14 @@ impl Page<'_> {
             next = Offset(next.0 + 1);
             self.found.extend(pin_difference(event, stamp));
         }
-        Ok(Next::Place(DiffPlace::Offset(Vec::new())))
+        Ok(behind)
     }
 
     fn offsets(&mut self, last: &[u8]) -> Result<Next, SeekError> {
+        let behind_all = Next::Place(DiffPlace::Group(Vec::new()));
+        if !self.has(Section::Offsets) {
+            return Ok(behind_all);
+        }
         let mut last = last.to_vec();
         while !self.is_full() {
             let behind = (!last.is_empty()).then_some(&*last);
@@ -363,21 +407,25 @@ impl Page<'_> {
             let compared = compared.map_err(EngineError::from)?;
             let Some(Compared { key, difference }) = compared else {
                 self.engine.check_groups_kept(self.from)?;
-                return Ok(match self.topics {
-                    Some(_) => Next::End,
-                    None => Next::Place(DiffPlace::Group(Vec::new())),
-                });
+                return Ok(behind_all);
             };
             self.looked_at += 1;
             last = key;
             let wanted = difference.filter(|difference| self.wants(&difference.topic));
-            self.found.extend(wanted.map(Difference::Offset));
+            if let Some(difference) = wanted {
+                let noted = [&difference.before, &difference.after].into_iter().flatten();
+                self.text_bytes += noted.map(|noted| noted.metadata.len()).sum::<usize>();
+                self.found.push(Difference::Offset(difference));
+            }
         }
         self.engine.check_groups_kept(self.from)?;
         Ok(Next::Place(DiffPlace::Offset(last)))
     }
 
     fn groups(&mut self, last: &[u8]) -> Result<Next, SeekError> {
+        if !self.has(Section::Groups) {
+            return Ok(Next::End);
+        }
         let mut last = last.to_vec();
         while !self.is_full() {
             let behind = (!last.is_empty()).then_some(&*last);
@@ -389,7 +437,11 @@ impl Page<'_> {
             };
             self.looked_at += 1;
             last = key;
-            self.found.extend(difference.map(Difference::Group));
+            if let Some(difference) = difference {
+                let snapshots = [&difference.before, &difference.after].into_iter().flatten();
+                self.text_bytes += snapshots.map(Vec::len).sum::<usize>();
+                self.found.push(Difference::Group(difference));
+            }
         }
         self.engine.check_groups_kept(self.from)?;
         Ok(Next::Place(DiffPlace::Group(last)))

@@ -2,6 +2,7 @@
 
 use hlc::{Cut, Hlc};
 
+use crate::blocking::on_disk;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::groups::{Committed, GroupOffset};
@@ -112,7 +113,7 @@ impl Engine {
         when: When,
     ) -> Result<(Cut, Hlc, Vec<GroupThen>), SeekError> {
         let (at, frontier) = self.settle(cut, when).await?;
-        let groups = self.groups_in(group, at)?;
+        let groups = on_disk(|| self.groups_in(group, at))?;
         self.check_groups_kept(at)?;
         Ok((at, frontier, groups))
     }

@@ -65,6 +65,11 @@ impl Partition {
         self.log.start()
     }
 
+    /// Whether the user time of every record is and was the record's own timestamp.
+    pub fn has_own_times(&self) -> bool {
+        self.rules.are_of_timestamps()
+    }
+
     /// The offset behind the last visible record.
     pub fn end(&self) -> Offset {
         self.log.end()

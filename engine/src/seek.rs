@@ -263,7 +263,8 @@ const FIRST: UserTime = UserTime(NO_TIMES.1.0 + 1);
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
 impl Engine {
-    /// The frontier: every event that will ever appear has a stamp above it.
+    /// The frontier: every event that will ever appear has a stamp above it. What is closed to readers is
+    /// judged by this and by nothing else.
     pub fn frontier(&self) -> Hlc {
         self.store.timekeeper().frontier()
     }
@@ -290,7 +291,7 @@ impl Engine {
         let deadline = tokio::time::Instant::now() + deadline;
         loop {
             let advanced = self.shared.advanced.notified();
-            let frontier = timekeeper.frontier();
+            let frontier = self.frontier();
             let (cut, closed) = match when {
                 When::AtFrontier if !cut.is_closed_by(frontier) => (Cut::through(frontier), true),
                 _ => (cut, cut.is_closed_by(frontier)),

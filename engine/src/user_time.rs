@@ -124,6 +124,13 @@ impl Rules {
         }
     }
 
+    /// Whether none of them looks into records.
+    pub(crate) fn are_of_timestamps(&self) -> bool {
+        let looks =
+            |rule: &Option<Arc<UserTimeRule>>| rule.as_ref().is_some_and(|r| !r.is_timestamp());
+        !self.0.read().iter().any(|(_, rule)| looks(rule))
+    }
+
     /// The rule for what has this stamp.
     pub(crate) fn at(&self, stamp: Hlc) -> Option<Arc<UserTimeRule>> {
         let rules = self.0.read();

@@ -6,7 +6,7 @@ mod rig;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::diff::{DiffAsk, Difference};
+use engine::diff::{DiffAsk, Difference, Section};
 use engine::{EngineError, OffsetCommit, SeekError, When};
 use hlc::{Cut, SysTime};
 use proptest::prelude::*;
@@ -229,12 +229,37 @@ fn replayed(before: &State, after: &State) -> BTreeSet<String> {
     lines
 }
 
-/// All pages of a difference, each of at most `limit`, in the same words.
+const SECTIONS: [Section; 5] =
+    [Section::Topics, Section::Records, Section::Pins, Section::Offsets, Section::Groups];
+
+fn is_of(section: Section, line: &str) -> bool {
+    let first = line.split(' ').next().unwrap();
+    match section {
+        Section::Topics => ["created", "changed", "deleted"].contains(&first),
+        Section::Records => first == "appended",
+        Section::Pins => first == "pin",
+        Section::Offsets => first == "offset",
+        Section::Groups => first == "group",
+    }
+}
+
 async fn diff(rig: &Rig, from: Cut, until: Cut, limit: usize, pins_before: usize) -> Vec<String> {
+    diff_of(rig, from, until, limit, pins_before, None).await
+}
+
+/// All pages of a difference, each of at most `limit`, in the same words.
+async fn diff_of(
+    rig: &Rig,
+    from: Cut,
+    until: Cut,
+    limit: usize,
+    pins_before: usize,
+    only: Option<&[Section]>,
+) -> Vec<String> {
     let (mut lines, mut after) = (Vec::new(), None);
     let mut pins = pins_before;
     loop {
-        let ask = DiffAsk { from, until, topics: None, after: after.as_ref(), limit };
+        let ask = DiffAsk { from, until, topics: None, only, after: after.as_ref(), limit };
         let page = rig.engine.diff(ask, NOW).await.unwrap();
         assert_eq!((page.from, page.until), (from, until));
         assert!(page.differences.len() <= limit);
@@ -294,6 +319,12 @@ async fn compare(steps: Vec<Step>) {
             let lines: BTreeSet<String> = whole.iter().cloned().collect();
             assert_eq!(lines.len(), whole.len(), "each once: {whole:?}");
             assert_eq!(lines, replayed(before, after), "{from:?}..{until:?}");
+            for section in SECTIONS {
+                let only = [section];
+                let of_it = diff_of(&rig, *from, *until, 3, before.pins.len(), Some(&only)).await;
+                let expected = whole.iter().filter(|line| is_of(section, line));
+                assert_eq!(of_it, expected.cloned().collect::<Vec<_>>(), "{section:?}");
+            }
             let paged = diff(&rig, *from, *until, 2, before.pins.len()).await;
             assert_eq!(paged, whole, "in pages too");
         }
@@ -323,7 +354,7 @@ async fn what_was_given_up_is_an_error_and_not_less() {
     rig.append(&t, 0, &[1]).await.unwrap();
     rig.engine.delete_records(&t, 0, 1).await.unwrap();
     let until = rig.now();
-    let ask = DiffAsk { from, until, topics: None, after: None, limit: 10 };
+    let ask = DiffAsk { from, until, topics: None, only: None, after: None, limit: 10 };
     let refused = rig.engine.diff(ask, NOW).await;
     let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
     assert_eq!(&*lost[0].topic, "t");
@@ -335,9 +366,37 @@ async fn what_was_given_up_is_an_error_and_not_less() {
     let other = ["u".to_owned()];
     let page = rig.engine.diff(DiffAsk { topics: Some(&other), ..ask }, NOW).await.unwrap();
     assert_eq!(page.differences.len(), 1);
+    // What is kept longer can be asked for by itself.
+    let only = [Section::Topics, Section::Pins, Section::Offsets, Section::Groups];
+    let page = rig.engine.diff(DiffAsk { only: Some(&only), ..ask }, NOW).await.unwrap();
+    assert!(page.differences.is_empty() && page.next.is_none(), "{page:?}");
     let unknown = ["no".to_owned()];
     let refused = rig.engine.diff(DiffAsk { topics: Some(&unknown), ..ask }, NOW).await;
     assert!(matches!(refused, Err(SeekError::NoTopic { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_page_does_not_grow_with_what_clients_wrote() {
+    let rig = Rig::new();
+    let from = rig.now();
+    for group in 0..12 {
+        rig.engine.save_group(&format!("g{group:02}"), vec![1; 1 << 20]).await.unwrap();
+    }
+    let until = rig.now();
+    let (mut groups, mut pages, mut after) = (0, 0, None);
+    loop {
+        let ask =
+            DiffAsk { from, until, topics: None, only: None, after: after.as_ref(), limit: 1000 };
+        let page = rig.engine.diff(ask, NOW).await.unwrap();
+        assert!(page.differences.len() <= 4, "{} on one page", page.differences.len());
+        groups += page.differences.len();
+        pages += 1;
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert!(groups == 12 && pages >= 3, "{groups} groups on {pages} pages");
 }
 
 #[tokio::test]
@@ -347,7 +406,7 @@ async fn what_did_not_come_yet_is_refused_or_answered_at_the_frontier() {
     let from = rig.now();
     rig.append(&t, 0, &[1]).await.unwrap();
     let soon = Cut::before(SysTime(rig.clock_ms() + 100));
-    let ask = DiffAsk { from, until: soon, topics: None, after: None, limit: 10 };
+    let ask = DiffAsk { from, until: soon, topics: None, only: None, after: None, limit: 10 };
     assert!(matches!(rig.engine.diff(ask, NOW).await, Err(SeekError::NotYet { .. })));
     let page = rig.engine.diff(ask, When::AtFrontier).await.unwrap();
     assert!(page.until < soon && page.differences.len() == 1, "{page:?}");

@@ -114,7 +114,6 @@ pub enum MountError {
 /// One mount, from outside.
 struct Running {
     listed: Listed,
-    id: MountId,
     /// Says something, or is gone, once nothing is served any more.
     ended: Receiver<()>,
 }
@@ -187,9 +186,8 @@ impl Mounts {
         mount_point::unmount(&path, &running.listed, lazily)?;
         let running = state.running.remove(&path).expect("it was just found");
         drop(state);
-        match lazily {
-            true => self.0.audience.leave(running.id),
-            false => self.0.ended(&running),
+        if !lazily {
+            ended(&running);
         }
         tracing::info!(directory = %path.display(), "unmounted");
         Ok(path)
@@ -210,7 +208,7 @@ impl Mounts {
         drop(state);
         for (path, running) in &running {
             match mount_point::unmount(path, &running.listed, false) {
-                Ok(()) => self.0.ended(running),
+                Ok(()) => ended(running),
                 // Whoever uses it is told by the kernel, once this process has ended.
                 Err(MountError::InUse(_)) => {
                     tracing::warn!(directory = %path.display(), "unmounted while in use");
@@ -287,22 +285,23 @@ impl Inner {
         })?;
         self.audience.listen(id, session.notifier()).map_err(failed)?;
         let (end, ended) = channel();
+        let audience = Arc::clone(&self.audience);
         let serve = move || {
             if let Err(error) = session.run() {
                 tracing::warn!(%error, "a mount has ended");
             }
+            audience.leave(id);
             drop(end);
         };
         let thread = std::thread::Builder::new().name("mount".to_owned());
         thread.spawn(serve).map_err(failed)?;
-        Ok(Running { listed, id, ended })
+        Ok(Running { listed, ended })
     }
+}
 
-    /// Waits, for a while, until a mount that was taken away is not served any more.
-    fn ended(&self, running: &Running) {
-        self.audience.leave(running.id);
-        let _ = running.ended.recv_timeout(END_MAX);
-    }
+/// Waits, for a while, until a mount that was taken away is not served any more.
+fn ended(running: &Running) {
+    let _ = running.ended.recv_timeout(END_MAX);
 }
 
 /// Mounts for somebody who is not root, and for him alone: that is what he may do.

@@ -90,6 +90,20 @@ impl Renderer {
         records_max: u64,
         out: &mut Vec<u8>,
     ) -> Result<Rendered, RenderError> {
+        self.render_by(batches, records_max, &|record| Some(UserTime(record.timestamp)), out)
+    }
+
+    /// [`Renderer::render`], where a record's user time is what `time_of` says, or none.
+    ///
+    /// # Errors
+    /// As [`Renderer::render`].
+    pub fn render_by(
+        &self,
+        batches: &Bytes,
+        records_max: u64,
+        time_of: &dyn Fn(&Record) -> Option<UserTime>,
+        out: &mut Vec<u8>,
+    ) -> Result<Rendered, RenderError> {
         let mut rendered = Rendered::default();
         for batch in Batches::new(batches) {
             if rendered.records >= records_max {
@@ -101,7 +115,7 @@ impl Renderer {
             if self.selection.touches(header.base_offset, header.last_offset()) {
                 let left = records_max - rendered.records;
                 let (shown, stopped_at) = self
-                    .batch(&header, &batches.slice_ref(batch), left, out)
+                    .batch(&header, &batches.slice_ref(batch), left, time_of, out)
                     .map_err(|source| self.damaged(header.base_offset, source))?;
                 rendered.records += shown;
                 next_offset = stopped_at.unwrap_or(next_offset);
@@ -117,6 +131,7 @@ impl Renderer {
         header: &BatchHeader,
         batch: &Bytes,
         records_max: u64,
+        time_of: &dyn Fn(&Record) -> Option<UserTime>,
         out: &mut Vec<u8>,
     ) -> Result<(u64, Option<i64>), BatchError> {
         check_crc(header, &batch[HEADER_BYTES..])?;
@@ -131,7 +146,7 @@ impl Renderer {
         let mut shown = 0;
         for record in records(batch, LIMIT)? {
             let record = record?;
-            if !self.selection.admits(record.offset, UserTime(record.timestamp)) {
+            if !self.selection.admits_found(record.offset, time_of(&record)) {
                 continue;
             }
             self.record(&record, out);

@@ -48,8 +48,13 @@ impl Selection {
 
     /// Whether a record is shown.
     pub fn admits(&self, offset: i64, user_time: UserTime) -> bool {
-        self.offsets.contains(&offset)
-            && self.user.as_ref().is_none_or(|user| user.contains(&user_time))
+        self.admits_found(offset, Some(user_time))
+    }
+
+    /// Whether a record is shown that may have no user time: such a one belongs to no exact set.
+    pub fn admits_found(&self, offset: i64, user_time: Option<UserTime>) -> bool {
+        let is_in = |user: &Range<UserTime>| user_time.is_some_and(|time| user.contains(&time));
+        self.offsets.contains(&offset) && self.user.as_ref().is_none_or(is_in)
     }
 
     /// Whether a batch with these offsets can hold a record that is shown.

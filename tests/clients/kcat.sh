@@ -3,6 +3,8 @@
 #
 #   kcat.sh --bootstrap HOST:PORT --run ID [--moments]
 #
+# With --moments, groups are set by the binary in FREEZEFRAME, or the one of the release build.
+#
 # kcat has no admin requests, so Kafka's own kafka-topics creates and deletes the topic, and it cannot choose a
 # record's timestamp: the times here are those at which it sent them, and no step has them out of order.
 set -uo pipefail
@@ -26,6 +28,7 @@ topic=t-kcat-$run
 group=g-$topic
 codecs=(none gzip snappy lz4 zstd)
 line='%p %o %T %k=%s %h\n'
+freezeframe=${FREEZEFRAME:-$here/../../target/release/freezeframe}
 started=()
 trap 'for pid in "${started[@]}"; do kill "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
 
@@ -178,6 +181,20 @@ refused() {
     [[ ! ${said,,} =~ timed\ out|unknown\ (topic|partition) ]] || fail "expected a refusal, saw $said"
 }
 
+# sought M FIRST: the group is set to a moment, and a member of it reads all that came from there on.
+sought() {
+    local said
+    said=$("$freezeframe" --bootstrap "$bootstrap" groups seek "$group" --at "s$1" 2>&1) || fail "expected the group to be set, saw $said"
+    read_all "$topic" "$work/all"
+    comm -13 <(sort "$2") <(sort "$work/all") | sort -n -k1,1 -k2,2 >"$work/expected"
+    join sought
+    wait_for "the records from the moment on" has_lines "$work/sought.seen" "$(wc -l <"$work/expected")"
+    kill "${started[-1]}"
+    wait_for "kcat to end" is_ended "${started[-1]}"
+    sort -n -k1,1 -k2,2 "$work/sought.seen" >"$work/read"
+    same "records from the moment on" "$work/expected" "$work/read"
+}
+
 moment_steps() {
     local first=$work/first second=$work/second between=$work/between m m2
     read_all "$topic" "$first"
@@ -193,6 +210,7 @@ moment_steps() {
     step "f window-assigned" slice_equals "$topic.__at.s$m..s$m2" "$between"
     step "f moment-with-at-sign" slice_equals "$topic@s$m" "$first"
     step "f window-with-at-sign" slice_equals "$topic@s$m..s$m2" "$between"
+    step "f group-set-to-a-moment" sought "$m" "$first"
     step "f produce-refused .__at.s$m" refused "$topic.__at.s$m"
     step "f produce-refused .__at.s$m..s$m2" refused "$topic.__at.s$m..s$m2"
 }

@@ -4,6 +4,8 @@
 //!
 //! `FREEZEFRAME_FUZZ_SEED` replays a run, `FREEZEFRAME_FUZZ_OPERATIONS` makes it longer.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

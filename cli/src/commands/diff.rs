@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use client::history::{Both, Change, DiffAsk, DiffPage, Membership, OffsetThen, When};
+use client::history::{Both, Change, DiffAsk, DiffPage, Membership, OffsetThen, Section, When};
 use hlc::{Ask, Moment, SysTime};
 
 use super::Server;
@@ -23,7 +23,8 @@ moments have the same answer for ever. General files are not in it.
 Examples:
   freezeframe diff '1 hour ago' now
   freezeframe diff s1795252940000 s1795252948259 --json
-  freezeframe diff s1795252940000..s1795252948259 --topic orders")]
+  freezeframe diff s1795252940000..s1795252948259 --topic orders
+  freezeframe diff '30 days ago' now --only topics   records of then may be gone")]
 pub(crate) struct Args {
     /// The earlier moment, or both as a window.
     #[arg(value_parser = At::parse, value_name = "FROM", allow_hyphen_values = true)]
@@ -34,12 +35,41 @@ pub(crate) struct Args {
     /// Only this topic, and what was committed for it. May be given more than once.
     #[arg(long, value_name = "TOPIC", value_parser = parse_topic)]
     topic: Vec<String>,
+    /// Only this kind of change. May be given more than once.
+    #[arg(long, value_enum, value_name = "KIND")]
+    only: Vec<Only>,
     /// How long the server may wait for the later moment, in milliseconds.
     #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=600_000))]
     patience_ms: u64,
     /// One JSON object a change and line.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Only {
+    /// Topics and their settings.
+    Topics,
+    /// What was appended.
+    Records,
+    /// Pins.
+    Pins,
+    /// Committed offsets.
+    Offsets,
+    /// Who is in groups.
+    Groups,
+}
+
+impl From<Only> for Section {
+    fn from(only: Only) -> Section {
+        match only {
+            Only::Topics => Section::Topics,
+            Only::Records => Section::Records,
+            Only::Pins => Section::Pins,
+            Only::Offsets => Section::Offsets,
+            Only::Groups => Section::Groups,
+        }
+    }
 }
 
 /// Asks for one page after the other, and prints each.
@@ -50,6 +80,8 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     }
     let mut client = server.connect().await?;
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
+    let only: Vec<Section> = args.only.iter().copied().map(Section::from).collect();
+    let only = (!only.is_empty()).then_some(&only[..]);
     let patience = Duration::from_millis(args.patience_ms);
     let mut after: Option<String> = None;
     loop {
@@ -57,6 +89,7 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
             from: &from,
             until: &until,
             topics,
+            only,
             when: When::Wait,
             patience,
             after: after.as_deref(),

@@ -248,6 +248,15 @@ fn stamp(stamp: Hlc) -> String {
 }
 
 /// A user time as a date; as milliseconds if no calendar has it.
+/// The smallest and the largest user time of a batch. Where no record has one, the smallest is the larger.
+fn user_times(least: UserTime, most: UserTime) -> String {
+    match least.cmp(&most) {
+        std::cmp::Ordering::Equal => user_time(least),
+        std::cmp::Ordering::Less => format!("{}..{}", user_time(least), user_time(most)),
+        std::cmp::Ordering::Greater => "none".to_owned(),
+    }
+}
+
 fn user_time(time: UserTime) -> String {
     match u64::try_from(time.0) {
         Ok(ms) => date(SysTime(ms)),

@@ -17,6 +17,7 @@ pub(crate) mod inspect;
 pub(crate) mod ls;
 pub(crate) mod mount;
 pub(crate) mod pins;
+pub(crate) mod plugins;
 pub(crate) mod produce;
 pub(crate) mod serve;
 pub(crate) mod stat;
@@ -42,6 +43,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Cut(args) => as_client(cut::run(args, &server)),
         Command::Diff(args) => as_client(diff::run(args, &server)),
         Command::Pins(args) => as_client(pins::run(args, &server)),
+        Command::Plugins(args) => as_client(plugins::run(args, &server)),
         Command::Groups(args) => as_client(groups::run(args, &server)),
     }
 }

@@ -9,6 +9,22 @@ use serde::{Deserialize, Serialize};
 use super::{Membership, Stamp, When};
 use crate::{Client, ClientError};
 
+/// What a difference is about. Each can be read back as far as it is kept, and no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Section {
+    /// Topics and their settings.
+    Topics,
+    /// What was appended.
+    Records,
+    /// Pins.
+    Pins,
+    /// Committed offsets.
+    Offsets,
+    /// Who is in groups.
+    Groups,
+}
+
 /// What is asked of a difference.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffAsk<'a> {
@@ -18,6 +34,8 @@ pub struct DiffAsk<'a> {
     pub until: &'a Moment,
     /// Only these topics, and what was committed for them.
     pub topics: Option<&'a [String]>,
+    /// Only these sections.
+    pub only: Option<&'a [Section]>,
     /// What to do if the later moment is not past yet.
     pub when: When,
     /// How long to wait for it.
@@ -32,6 +50,7 @@ struct Question<'a> {
     from: String,
     until: String,
     topics: Option<&'a [String]>,
+    only: Option<&'a [Section]>,
     when: When,
     patience_ms: u64,
     after: Option<&'a str>,
@@ -194,10 +213,10 @@ impl Client {
     /// # Errors
     /// As [`Client::cut`].
     pub async fn diff(&mut self, ask: &DiffAsk<'_>) -> Result<DiffPage, ClientError> {
-        let DiffAsk { from, until, topics, when, patience, after } = *ask;
+        let DiffAsk { from, until, topics, only, when, patience, after } = *ask;
         let (from, until) = (from.to_string(), until.to_string());
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let question = Question { op: "diff", from, until, topics, when, patience_ms, after };
+        let question = Question { op: "diff", from, until, topics, only, when, patience_ms, after };
         self.question(question, patience).await
     }
 }

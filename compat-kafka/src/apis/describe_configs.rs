@@ -425,6 +425,9 @@ mod tests {
             nameless,
             [
                 "follower.replication.throttled.replicas",
+                "freezeframe.user.time",
+                "freezeframe.user.time.order",
+                "freezeframe.user.time.unreadable",
                 "leader.replication.throttled.replicas",
                 "remote.storage.enable",
             ]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use engine::diff::{BadPlace, DiffAsk, DiffPlace, Difference};
+use engine::diff::{BadPlace, DiffAsk, DiffPlace, Difference, Section};
 use engine::{Committed, GroupDifference, Topic};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,6 +27,8 @@ pub(super) struct DiffRequest {
     #[serde(default)]
     topics: Option<Vec<String>>,
     #[serde(default)]
+    only: Option<Vec<Kind>>,
+    #[serde(default)]
     when: Patience,
     #[serde(default)]
     patience_ms: Option<u64>,
@@ -37,13 +39,38 @@ pub(super) struct DiffRequest {
     limit: Option<usize>,
 }
 
+/// What a difference is about.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Topics,
+    Records,
+    Pins,
+    Offsets,
+    Groups,
+}
+
+impl From<Kind> for Section {
+    fn from(kind: Kind) -> Section {
+        match kind {
+            Kind::Topics => Section::Topics,
+            Kind::Records => Section::Records,
+            Kind::Pins => Section::Pins,
+            Kind::Offsets => Section::Offsets,
+            Kind::Groups => Section::Groups,
+        }
+    }
+}
+
 pub(super) async fn diff(kafka: &Arc<Kafka>, request: DiffRequest) -> Result<Value, Refusal> {
     let (from, until) = parse_window(&request.from, &request.until)?;
     let after: Option<DiffPlace> = request.after.as_deref().map(str::parse).transpose()?;
+    let only = request.only.map(|kinds| kinds.into_iter().map(Section::from).collect::<Vec<_>>());
     let ask = DiffAsk {
         from,
         until,
         topics: request.topics.as_deref(),
+        only: only.as_deref(),
         after: after.as_ref(),
         limit: request.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX),
     };
@@ -207,6 +234,10 @@ mod tests {
             }
         }
         assert_eq!(&paged, changes);
+        let asked = json!({"op": "diff", "from": from, "until": until, "only": ["offsets"]});
+        assert_eq!(ask(&kafka, asked).await["changes"], json!([changes[2]]));
+        let asked = json!({"op": "diff", "from": from, "until": until, "only": ["moods"]});
+        assert_eq!(code(&kafka, asked).await, "bad_request");
     }
 
     #[tokio::test]

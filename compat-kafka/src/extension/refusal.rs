@@ -104,6 +104,9 @@ impl From<GroupError> for Refusal {
             GroupError::CoordinatorNotAvailable => {
                 Refusal::new("group_busy", "the group is being changed by somebody else; try again")
             }
+            GroupError::TooManyGroups => {
+                Refusal::new("too_many_groups", "there are as many groups as there may be")
+            }
             error => Refusal::new("internal", error.to_string()),
         }
     }

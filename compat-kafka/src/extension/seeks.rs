@@ -88,11 +88,20 @@ async fn set_group(
     if let Setting::Seek { moment, .. } = &mut setting {
         *moment = planned.at;
     }
-    let held = kafka.groups.hold(group)?;
-    let done = setting.make(kafka, group, SetMode::Commit).await?;
+    // In a task of its own: a client that goes away must not let members in before it is done.
+    let setting = commit(Arc::clone(kafka), group.to_owned(), setting);
+    match tokio::spawn(setting).await {
+        Ok(done) => Ok(answer(group, &done?)),
+        Err(error) => Err(Refusal::new("internal", format!("the group may not be set: {error}"))),
+    }
+}
+
+async fn commit(kafka: Arc<Kafka>, group: String, setting: Setting) -> Result<GroupSet, Refusal> {
+    let held = kafka.groups.hold(&group)?;
+    let done = setting.make(&kafka, &group, SetMode::Commit).await?;
     drop(held);
     tracing::info!(group, at = %done.at, partitions = done.offsets.len(), "a group was set");
-    Ok(answer(group, &done))
+    Ok(done)
 }
 
 fn answer(group: &str, set: &GroupSet) -> Value {
@@ -124,7 +133,7 @@ mod tests {
     use super::*;
     use crate::apis::join_group::bench::Bench;
 
-    async fn commit(kafka: &Kafka, offset: i64) {
+    async fn commit_offset(kafka: &Kafka, offset: i64) {
         let (topic, metadata) = ("a".to_owned(), String::new());
         let commit = OffsetCommit { topic, partition: 0, offset, leader_epoch: -1, metadata };
         kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
@@ -140,7 +149,7 @@ mod tests {
         append_three(&kafka).await;
         let early = moment(&kafka).await;
         append_three(&kafka).await;
-        commit(&kafka, 5).await;
+        commit_offset(&kafka, 5).await;
         let then = moment(&kafka).await;
         let seek = json!({"op": "seek_group", "group": "g", "at": early});
         let mut dry = seek.clone();

@@ -65,6 +65,14 @@ impl Format for Counting {
         self.format.times(batch)
     }
 
+    fn user_times(
+        &self,
+        batch: &Bytes,
+        extractor: &user_time::Extractor,
+    ) -> Result<Vec<(Offset, Option<UserTime>)>, String> {
+        self.format.user_times(batch, extractor)
+    }
+
     fn rewrite(
         &self,
         batch: &Bytes,

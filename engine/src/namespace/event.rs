@@ -104,7 +104,7 @@ pub enum Event {
     OffsetsSet {
         /// The group.
         group: String,
-        /// What it has committed from now on. A partition of [`LATER_PARTITIONS`] is no offset: see there.
+        /// What it has committed from now on. Partition 2³²−1 stands for those that the topic gets later.
         offsets: Vec<OffsetCommit>,
         /// Topics and partitions of which it has nothing from now on.
         removed: Vec<(String, u32)>,

@@ -7,9 +7,11 @@ use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::tree::{Kind, Stat};
 
-/// How long the kernel may believe what it knows of files: their changes come through it, and other
-/// mounts are told.
+/// How long the kernel may believe what it knows of files, where all changes come through it.
 pub(super) const FILES_TTL: Duration = Duration::from_secs(60);
+/// And where other mounts change them too: it is told, but an answer may be on its way to it meanwhile
+/// that is older than what it was told, and be believed.
+pub(super) const FILES_SHARED_TTL: Duration = Duration::from_secs(1);
 
 /// How long it may believe what it knows of a moment: that does not change. A year.
 pub(super) const PAST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);

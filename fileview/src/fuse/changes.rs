@@ -13,7 +13,7 @@ use fuser::{FileHandle, FopenFlags, RenameFlags, TimeOrNow};
 use hlc::Cut;
 use rustix::fs::OFlags;
 
-use super::attributes::{FILES_TTL, attributes, file_time};
+use super::attributes::{attributes, file_time};
 use super::coherence::Changed;
 use super::handles::Handle;
 use super::mounted::{Caller, Mounted, Told, is_kept};
@@ -250,7 +250,7 @@ impl Mounted {
         }
         self.told(&[Changed::Node(node)]);
         let file = self.files.stat_inode(inode, Cut::ALL)?;
-        Ok(Told { attributes: attributes(node, &file), ttl: FILES_TTL })
+        Ok(Told { attributes: attributes(node, &file), ttl: self.files_ttl() })
     }
 
     fn truncate(&self, inode: Inode, open: Option<u64>, size: u64) -> Result<(), Refused> {

@@ -5,18 +5,20 @@
 //! the change could wait for a page that only that thread can fill. So another mount sees a change
 //! moments after it was answered, and the one that it came through at once.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use fuser::{INodeNo, Notifier};
-use parking_lot::RwLock;
+use parking_lot::{Condvar, Mutex, RwLock};
 
-/// How many changes wait to be told at most.
-const WAITING_MAX: usize = 1 << 16;
+/// How many changes wait to be told at most: a mount whose kernel takes none must not cost memory
+/// without bound.
+const WAITING_MAX: usize = 1 << 20;
 
 /// What changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Changed {
     /// What is known of a node, and what is in it.
     Node(u64),
@@ -28,11 +30,50 @@ pub(super) enum Changed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MountId(u64);
 
+#[derive(Default)]
+struct Waiting {
+    changes: HashSet<Changed>,
+    ended: bool,
+}
+
+/// What a mount has not been told yet. What changes often meanwhile is told once.
+#[derive(Default)]
+struct Untold {
+    waiting: Mutex<Waiting>,
+    more: Condvar,
+}
+
+impl Untold {
+    fn add(&self, change: &Changed) {
+        let mut waiting = self.waiting.lock();
+        if waiting.changes.len() >= WAITING_MAX {
+            tracing::error!("a mount takes no news; what it shows of files may be old");
+            return;
+        }
+        waiting.changes.insert(change.clone());
+        self.more.notify_one();
+    }
+
+    /// Waits for changes; `None` once nobody will be told of any.
+    fn take(&self) -> Option<HashSet<Changed>> {
+        let mut waiting = self.waiting.lock();
+        while waiting.changes.is_empty() && !waiting.ended {
+            self.more.wait(&mut waiting);
+        }
+        if waiting.ended { None } else { Some(std::mem::take(&mut waiting.changes)) }
+    }
+
+    fn end(&self) {
+        self.waiting.lock().ended = true;
+        self.more.notify_one();
+    }
+}
+
 /// All mounts that want to be told.
 #[derive(Default)]
 pub(super) struct Audience {
     next: AtomicU64,
-    listeners: RwLock<Vec<(MountId, SyncSender<Changed>)>>,
+    listeners: RwLock<Vec<(MountId, Arc<Untold>)>>,
 }
 
 impl Audience {
@@ -43,23 +84,43 @@ impl Audience {
 
     /// Tells a mount from now on.
     pub(super) fn listen(&self, mount: MountId, notifier: Notifier) -> std::io::Result<()> {
-        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let untold = self.add(mount);
         let thread = std::thread::Builder::new().name("mount-tell".to_owned());
-        thread.spawn(move || tell(&receiver, &notifier))?;
-        self.listeners.write().push((mount, sender));
+        thread.spawn(move || {
+            while let Some(changes) = untold.take() {
+                changes.iter().for_each(|change| tell(&notifier, change));
+            }
+        })?;
         Ok(())
+    }
+
+    fn add(&self, mount: MountId) -> Arc<Untold> {
+        let untold = Arc::new(Untold::default());
+        self.listeners.write().push((mount, Arc::clone(&untold)));
+        untold
     }
 
     /// A mount has ended.
     pub(super) fn leave(&self, mount: MountId) {
-        self.listeners.write().retain(|(listener, _)| *listener != mount);
+        self.listeners.write().retain(|(listener, untold)| {
+            let stays = *listener != mount;
+            if !stays {
+                untold.end();
+            }
+            stays
+        });
+    }
+
+    /// Whether there is more than one mount.
+    pub(super) fn is_shared(&self) -> bool {
+        self.listeners.read().len() > 1
     }
 
     /// Tells all mounts but `by` of changes that came through `by`.
     pub(super) fn tell_others(&self, by: MountId, changes: &[Changed]) {
-        for (listener, sender) in self.listeners.read().iter() {
+        for (listener, untold) in self.listeners.read().iter() {
             if *listener != by {
-                changes.iter().for_each(|change| send(sender, change));
+                changes.iter().for_each(|change| untold.add(change));
             }
         }
     }
@@ -67,31 +128,40 @@ impl Audience {
     /// Tells `mount` of a change that did not come about as it thinks.
     pub(super) fn tell(&self, mount: MountId, change: &Changed) {
         let listeners = self.listeners.read();
-        let found = listeners.iter().find(|(listener, _)| *listener == mount);
-        if let Some((_, sender)) = found {
-            send(sender, change);
+        if let Some((_, untold)) = listeners.iter().find(|(listener, _)| *listener == mount) {
+            untold.add(change);
         }
     }
 }
 
-/// A mount that does not listen any more, or does not get on with it, costs nobody else anything: what
-/// it believes is forgotten by time.
-fn send(sender: &SyncSender<Changed>, change: &Changed) {
-    match sender.try_send(change.clone()) {
-        Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-        Err(TrySendError::Full(_)) => tracing::warn!("a mount is told of changes too slowly"),
+fn tell(notifier: &Notifier, change: &Changed) {
+    let told = match change {
+        Changed::Node(node) => notifier.inval_inode(INodeNo(*node), 0, 0),
+        Changed::Name(parent, name) => notifier.inval_entry(INodeNo(*parent), name),
+    };
+    // The kernel does not know it, or the mount is ending.
+    if let Err(error) = told {
+        tracing::debug!(%error, ?change, "a mount was not told of a change");
     }
 }
 
-fn tell(changes: &Receiver<Changed>, notifier: &Notifier) {
-    for change in changes {
-        let told = match &change {
-            Changed::Node(node) => notifier.inval_inode(INodeNo(*node), 0, 0),
-            Changed::Name(parent, name) => notifier.inval_entry(INodeNo(*parent), name),
-        };
-        // The kernel does not know it, or the mount is ending.
-        if let Err(error) = told {
-            tracing::debug!(%error, ?change, "a mount was not told of a change");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_the_one_it_came_through_are_told_once_until_they_leave() {
+        let audience = Audience::default();
+        let [first, second] = [audience.enter(), audience.enter()];
+        let [of_first, of_second] = [audience.add(first), audience.add(second)];
+        for _ in 0..3 {
+            audience.tell_others(first, &[Changed::Node(7), Changed::Name(1, "a".into())]);
         }
+        assert!(of_first.waiting.lock().changes.is_empty());
+        assert_eq!(of_second.take().unwrap().len(), 2);
+        audience.tell(first, &Changed::Node(8));
+        assert_eq!(of_first.take().unwrap(), HashSet::from([Changed::Node(8)]));
+        audience.leave(second);
+        assert_eq!(of_second.take(), None);
     }
 }

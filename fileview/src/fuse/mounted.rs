@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle as Runtime;
 
 use super::attributes::{
-    FILES_TTL, PAST_TTL, PRESENT_TTL, absent, attributes, file_type, kind_type, read_only,
+    FILES_SHARED_TTL, FILES_TTL, PAST_TTL, PRESENT_TTL, absent, attributes, file_type, kind_type,
+    read_only,
 };
 use super::coherence::{Audience, MountId};
 use super::handles::{Handle, Handles, Listing};
@@ -83,7 +84,7 @@ impl Mounted {
                 // It may be a name and a moment.
                 Err(FileError::NotFound(_)) if name.contains(&b'@') => {}
                 Err(FileError::NotFound(_)) => {
-                    return Ok(Told { attributes: absent(), ttl: FILES_TTL });
+                    return Ok(Told { attributes: absent(), ttl: self.files_ttl() });
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -98,6 +99,11 @@ impl Mounted {
         }
     }
 
+    /// How long the kernel may believe what it knows of files.
+    pub(super) fn files_ttl(&self) -> Duration {
+        if self.audience.is_shared() { FILES_SHARED_TTL } else { FILES_TTL }
+    }
+
     /// Whether a name in a directory of files is one with a moment, and there was something then.
     pub(super) fn is_past(&self, directory: Inode, name: &[u8]) -> bool {
         let parent = Place::File(directory).node();
@@ -106,7 +112,7 @@ impl Mounted {
 
     pub(super) fn told_of_file(&self, inode: Inode) -> Result<Told, Refused> {
         let file = self.files.stat_inode(inode, Cut::ALL)?;
-        Ok(Told { attributes: attributes(number(inode), &file), ttl: FILES_TTL })
+        Ok(Told { attributes: attributes(number(inode), &file), ttl: self.files_ttl() })
     }
 
     /// What the kernel is told of `place`, which it then knows once more.

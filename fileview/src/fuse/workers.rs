@@ -6,6 +6,7 @@
 //! busy hands its request to a pool and goes on listening. The pool is bounded, so what is under way is
 //! too; when it is full, the last thread serves as well, and the kernel holds back what comes.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -37,17 +38,25 @@ impl Workers {
             && let Ok(room) = Arc::clone(&self.pool).try_acquire_owned()
         {
             self.runtime.spawn_blocking(move || {
-                request();
+                guarded(request);
                 drop(room);
             });
         } else {
-            request();
+            guarded(request);
         }
     }
 
     /// Serves what only waits to be woken, on no thread of its own.
     pub(super) fn wait(&self, request: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(request);
+    }
+}
+
+/// A request that panics is answered with an error by being dropped, and must not take with it the
+/// thread that all others are waiting for.
+fn guarded(request: impl FnOnce()) {
+    if std::panic::catch_unwind(AssertUnwindSafe(request)).is_err() {
+        tracing::error!("serving a request of the kernel has panicked; it is answered with EIO");
     }
 }
 
@@ -97,6 +106,13 @@ mod tests {
         answered.recv().unwrap();
         release.send(()).unwrap();
         first.join().unwrap();
+        assert_eq!(workers.busy.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_request_that_panics_ends_alone() {
+        let workers = Workers::new(Handle::current(), 2);
+        workers.serve(|| panic!("on purpose"));
         assert_eq!(workers.busy.load(Ordering::Relaxed), 0);
     }
 

@@ -15,6 +15,7 @@ mod batch;
 mod compare;
 mod connection;
 mod consume;
+mod files;
 mod histogram;
 mod latency;
 mod meter;
@@ -39,6 +40,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     compare::CompareWork,
     consume::ConsumeWork,
+    files::FilesWork,
     latency::LatencyWork,
     produce::ProduceWork,
     report::{Format, Report, median_of, show, show_all},
@@ -75,6 +77,10 @@ Examples:
   The wave of the paper's first figure, beside Kafka, with pictures:
     freezeframe-bench wave --bootstrap 127.0.0.1:9092 --kafka 127.0.0.1:9192 --out docs/wave
 
+  A mount beside the disk's own file system:
+    freezeframe-bench files all --mounted /mnt/frames/files --beside /tmp \\
+        --read /mnt/frames/topics/orders/0.log --rounds 5
+
 MB and GB are of values, in powers of ten. A broker's CPU is read when the last answer is there, and
 again a moment later (\"settled\"). `client CPU` is what this program used.";
 
@@ -105,6 +111,8 @@ enum Subject {
     Sweep(Aimed<SweepWork>),
     /// The same measurement of two brokers in turn
     Compare(CompareWork),
+    /// A mounted directory beside one of an ordinary file system
+    Files(FilesWork),
     /// The storage crate itself, beside plain files on the same disk
     Storage(StorageWork),
     /// What it costs to go back in time: cuts, seeks, reading a moment
@@ -148,6 +156,7 @@ fn run(arguments: Arguments) -> Result<()> {
             Ok(())
         }
         Subject::Compare(work) => compare::run(&work, format),
+        Subject::Files(work) => files::run(&work, format),
         Subject::Storage(work) => store::run(&work, format),
         Subject::Time(work) => time::run(&work, format),
         Subject::Wave(work) => wave::run(&work, format),
@@ -193,6 +202,7 @@ mod tests {
             "time all --bootstrap a:1 --dir /tmp --results time.json",
             "time cut --partitions 10000 --json",
             "wave --bootstrap a:1 --kafka b:2 --out docs/wave",
+            "files all --mounted /mnt/frames/files --beside /tmp --read /mnt/frames/topics/t/0.log",
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
         ] {
             let words = ["bench"].into_iter().chain(line.split(' '));

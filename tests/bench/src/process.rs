@@ -80,7 +80,8 @@ impl Process {
         Ok(own.max(self.threads_cpu()) + waited_for)
     }
 
-    fn threads_cpu(self) -> Duration {
+    /// What the threads that it has now have used, in nanoseconds.
+    pub(crate) fn threads_cpu(self) -> Duration {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
             return Duration::ZERO;
         };

@@ -99,6 +99,8 @@ pub(crate) enum Fact {
     MomentRefused { topic: String, at: Hlc, why: Refusal },
     /// A user time was looked for.
     Sought(Sought),
+    /// A partition was asked where it ends as of a user time, as known at a moment.
+    UserEnd { topic: String, partition: u32, time: i64, known: Hlc, end: u64 },
     /// Which topics there were.
     Names { asked: Step, names: AsOf },
     /// Which offsets were committed.

@@ -21,7 +21,7 @@ mod world;
 use std::env;
 
 /// How many worlds are tried if nobody says.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 24;
 
 fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use storage::index::{Index, Placed, Run};
 
-use super::{Inspected, Printer, stamp, user_time};
+use super::{Inspected, Printer, stamp, user_times};
 use crate::table::Table;
 
 #[derive(Serialize)]
@@ -263,7 +263,7 @@ impl Walk<'_, '_> {
             entry.length.to_string(),
             stamp(entry.stamp),
             entry.kind.to_string(),
-            format!("{}..{}", user_time(entry.user_min), user_time(entry.user_max)),
+            user_times(entry.user_min, entry.user_max),
         ];
         self.printer.row(headings, cells)
     }

@@ -8,7 +8,7 @@ use storage::journal::{
     Found, FoundFrame, FrameReader, SEGMENT_HEADER_BYTES, SegmentHeader, segment_start,
 };
 
-use super::{Inspected, Printer, hex, stamp, user_time};
+use super::{Inspected, Printer, hex, stamp, user_times};
 use crate::moments::date;
 
 const HEADINGS: &[&str] =
@@ -164,10 +164,7 @@ pub(super) fn print_frame(
             payload: printer.args.payload.then(|| hex(shown)),
         });
     }
-    let user = match (frame.user_min, frame.user_max) {
-        (min, max) if min == max => user_time(min),
-        (min, max) => format!("{}..{}", user_time(min), user_time(max)),
-    };
+    let user = user_times(frame.user_min, frame.user_max);
     let [position, log, base] = [position, frame.log.0, frame.base.0].map(|n| n.to_string());
     let [count, kind, length] =
         [frame.count, frame.kind.into(), frame.length].map(|n| n.to_string());

@@ -63,7 +63,7 @@ fn inside(bench: &Bench, partitions: u64, found: &mut Findings) -> Result<()> {
         ];
         let measured = take_turns(bench.turns, sides)?;
         found.add(partitions as f64, &partitions.to_string(), &measured);
-        goals(name, partitions, &measured, found);
+        goals(partitions, &measured, found);
         Ok(())
     };
     measure(&rig, "in the life that wrote", found)?;
@@ -117,18 +117,13 @@ fn times(histogram: &Histogram) -> Round {
     Round::default().with("p50 ms", ms(50.0)).with("max ms", ms(100.0))
 }
 
-fn goals(
-    name: &str,
-    partitions: u64,
-    measured: &[crate::store::rounds::Measured],
-    found: &mut Findings,
-) {
+fn goals(partitions: u64, measured: &[crate::store::rounds::Measured], found: &mut Findings) {
     if partitions != 10_000 {
         return;
     }
     for side in measured {
         if let Some(spread) = side.figure("p50 ms") {
-            let what = format!("{name}: {}, ms for {partitions} partitions", side.name);
+            let what = format!("{}, ms for {partitions} partitions", side.name);
             found.goals.push(Goal::at_most(TO_REACH_MS, what, spread.clone()));
         }
     }
@@ -170,13 +165,11 @@ pub(crate) fn run_server(bench: &Bench) -> Result<Findings> {
         ensure!(held >= bench.partitions, "a cut lacks partitions. held={held}");
         Ok(())
     };
-    let cpu = |process: Option<Process>| {
-        process.and_then(|it| it.cpu().ok()).unwrap_or_default().total().as_secs_f64()
-    };
+    let cpu = |process: Option<Process>| process.map_or(0.0, |it| it.threads_cpu().as_secs_f64());
     let round = |asked: &[Cut]| {
         let before = cpu(target.process);
         let round = timed(asked, cut)?;
-        let used = (cpu(target.process) - before) * 1e3 / asked.len() as f64;
+        let used = (cpu(target.process) - before).max(0.0) * 1e3 / asked.len() as f64;
         Ok(round.with("server CPU ms", used))
     };
     let sides = vec![
@@ -193,7 +186,7 @@ pub(crate) fn run_server(bench: &Bench) -> Result<Findings> {
     let measured = take_turns(bench.turns, sides)?;
     let mut found = Findings::default();
     found.add(bench.partitions as f64, &bench.partitions.to_string(), &measured);
-    goals("server", bench.partitions, &measured, &mut found);
+    goals(bench.partitions, &measured, &mut found);
     Ok(found)
 }
 

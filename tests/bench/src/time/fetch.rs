@@ -14,13 +14,13 @@ use crate::ballast::Ballast;
 use crate::batch::Batch;
 use crate::connection::{Connection, PATIENCE};
 use crate::consume::{Fetcher, Fetching};
-use crate::meter::Meter;
+use crate::process::Process;
 use crate::produce::now_ms;
 use crate::sender::{Acks, Manner, Sender};
 use crate::size::ByteSize;
 use crate::store::{
     finding::{Findings, Goal},
-    rounds::{Measured, Round, Side, take_turns},
+    rounds::{Measured, Round, Side, Stopwatch, take_turns},
 };
 use crate::target::Target;
 use crate::topic::{LATEST, Topic, offsets};
@@ -31,6 +31,8 @@ const BATCH_BYTES: usize = 64 << 10;
 const TO_REACH: f64 = 0.95;
 /// The moments of the readers lie in the last half of so many steps.
 const STEPS: u64 = 64;
+/// How often one reader reads all in a round of a comparison.
+const PASSES: usize = 4;
 const READERS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// A topic with records in it, and moments at which there were more and more of them.
@@ -88,22 +90,25 @@ fn read(target: &Target, topic: &TopicName) -> Result<u64> {
     Ok(records * RECORD_BYTES as u64)
 }
 
-/// Reads all topics at once, each with a reader of its own.
-fn read_at_once(target: &Target, topics: &[TopicName]) -> Result<Round> {
-    let meter = Meter::start(target.process)?;
+/// Reads all topics at once, each with a reader of its own, as often as is said.
+fn read_at_once(target: &Target, topics: &[TopicName], passes: usize) -> Result<Round> {
+    let broker_cpu = || target.process.map(Process::threads_cpu);
+    let (stopwatch, before) = (Stopwatch::start(), broker_cpu());
+    let pass =
+        |topic| -> Result<u64> { (0..passes).try_fold(0, |sum, _| Ok(sum + read(target, topic)?)) };
     let bytes = thread::scope(|scope| {
-        let runs: Vec<_> = topics.iter().map(|topic| scope.spawn(|| read(target, topic))).collect();
+        let runs: Vec<_> = topics.iter().map(|topic| scope.spawn(move || pass(topic))).collect();
         runs.into_iter().try_fold(0, |sum, run| {
             Ok::<u64, anyhow::Error>(sum + run.join().map_err(|_| anyhow!("a reader panicked"))??)
         })
     })?;
-    let usage = meter.stop(Duration::ZERO)?;
     let (megabytes, gigabytes) = (bytes as f64 / 1e6, bytes as f64 / 1e9);
-    let mut round = Round::default().with("MB/s", megabytes / usage.wall.as_secs_f64());
-    if let Some(broker) = &usage.broker {
-        round = round.with("broker CPU s/GB", broker.cpu.total().as_secs_f64() / gigabytes);
+    let mut round = Round::default().with("MB/s", megabytes / stopwatch.wall().as_secs_f64());
+    if let Some((after, before)) = broker_cpu().zip(before) {
+        let used = after.saturating_sub(before).as_secs_f64();
+        round = round.with("broker CPU s/GB", used / gigabytes);
     }
-    Ok(round.with("client CPU s/GB", usage.client.total().as_secs_f64() / gigabytes))
+    Ok(round.with("client CPU s/GB", stopwatch.cpu().as_secs_f64() / gigabytes))
 }
 
 /// The same bytes as they are, as of a moment of system time, and as of one of user time.
@@ -123,7 +128,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Findings> {
     }
     let target = &target;
     let sides = names.into_iter().map(|(name, topic)| {
-        Side::new(name, move |_| read_at_once(target, std::slice::from_ref(&topic)))
+        Side::new(name, move |_| read_at_once(target, std::slice::from_ref(&topic), PASSES))
     });
     let measured = take_turns(bench.turns, sides.collect())?;
     let mut found = Findings::default();
@@ -140,7 +145,6 @@ fn ratios(measured: &[Measured], found: &mut Findings) {
             let what = format!("{} / as it is", moment.name);
             found.goals.push(Goal::at_least(TO_REACH, what, then.over(now)));
         }
-        // No rounding to ticks in a ratio of nothing.
         let costs = (moment.figure("broker CPU s/GB"), present.figure("broker CPU s/GB"));
         if let (Some(then), Some(now)) = costs
             && then.low() > 0.0
@@ -162,9 +166,10 @@ pub(crate) fn run_parallel(bench: &Bench) -> Result<Findings> {
         let topics: Vec<TopicName> = moments.map(|moment| filled.as_of('s', moment)).collect();
         let present = vec![filled.topic.name.clone(); readers];
         let target = &target;
-        sides
-            .push(Side::new("each at a moment of its own", move |_| read_at_once(target, &topics)));
-        sides.push(Side::new("all at the present", move |_| read_at_once(target, &present)));
+        sides.push(Side::new("each at a moment of its own", move |_| {
+            read_at_once(target, &topics, 1)
+        }));
+        sides.push(Side::new("all at the present", move |_| read_at_once(target, &present, 1)));
     }
     let measured = take_turns(bench.turns, sides)?;
     let mut found = Findings::default();

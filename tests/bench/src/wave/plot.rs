@@ -47,14 +47,7 @@ pub(crate) fn errors(movies: &[&Movie], frame_ms: u64) -> String {
     svg + "</svg>\n"
 }
 
-fn chart(
-    svg: &mut String,
-    top: f64,
-    title: &str,
-    movies: &[&Movie],
-    value: Value,
-    frame_ms: u64,
-) {
+fn chart(svg: &mut String, top: f64, title: &str, movies: &[&Movie], value: Value, frame_ms: u64) {
     let frames = movies.iter().map(|movie| movie.frames.len()).max().unwrap_or(1).max(2);
     let largest = movies.iter().flat_map(|movie| &movie.frames).map(value).fold(0.0, f64::max);
     let tick = tick(largest);

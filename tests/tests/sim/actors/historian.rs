@@ -8,7 +8,7 @@ use kafka_protocol::messages::ListOffsetsRequest;
 use serde_json::{Value, json};
 use tests::wire::list_offsets;
 
-use super::requests::{bound, fetch_from, moment_name, spelled};
+use super::requests::{bitemporal_name, bound, fetch_from, moment_name, spelled};
 use super::{pause, somewhere};
 use crate::audit::Occasion;
 use crate::chance::Chance;
@@ -18,6 +18,8 @@ use crate::world::World;
 
 const INVALID_TOPIC: i16 = 17;
 const OFFSET_NOT_AVAILABLE: i16 = 78;
+/// Asks for the end, and for no time.
+const LATEST: i64 = -1;
 /// Further ahead than anybody waits.
 const FAR_MS: u64 = 3_600_000;
 /// How long it waits for a moment that is not past yet.
@@ -45,7 +47,8 @@ impl Historian {
             match self.chance.below(10) {
                 0..4 => self.cut().await,
                 4..7 => self.read_moment().await,
-                _ => self.seek().await,
+                7..9 => self.seek().await,
+                _ => self.ask_user_end().await,
             }
         }
     }
@@ -180,6 +183,31 @@ impl Historian {
         let topic = topic.to_owned();
         self.world.audit(Occasion::News);
         self.world.tell(&Fact::Sought(Sought { topic, partition, at, time, found }));
+    }
+}
+
+impl Historian {
+    /// Where a partition ends as of a user time, as known at a moment.
+    async fn ask_user_end(&mut self) {
+        if self.known.is_empty() {
+            return;
+        }
+        let (topic, partition) = somewhere(&mut self.chance);
+        let known = *self.chance.pick(&self.known);
+        let time = known.time().0 as i64 - self.chance.below(6000) as i64 + 2000;
+        let name = bitemporal_name(topic, time, known);
+        let request = list_offsets(&name, partition as i32, LATEST);
+        let life = self.world.deaths.get();
+        let Ok(answer) = self.client.ask::<ListOffsetsRequest>(6, &request).await else { return };
+        let answer = &answer.topics[0].partitions[0];
+        let (code, end) = (answer.error_code, answer.offset);
+        self.world.note(&self.name, &format!("{name}/{partition} ends at {end}, code {code}"));
+        if self.is_late(life) || code != 0 {
+            return;
+        }
+        self.world.audit(Occasion::News);
+        let (topic, end) = (topic.to_owned(), end as u64);
+        self.world.tell(&Fact::UserEnd { topic, partition, time, known, end });
     }
 }
 

@@ -171,6 +171,7 @@ impl Operator {
                 Ok(node) => break node,
                 Err(_) if memory.is_down() => {
                     self.world.note(WHO, "the machine stops while the node starts");
+                    self.died(Death::PowerLost);
                     memory = memory.after_crash(|count| self.chance.below(count as u64) as usize);
                     lost_power = true;
                 }
@@ -236,7 +237,11 @@ impl Operator {
         self.world.tell(&Fact::Mistrusted(true));
         pause(&mut self.chance, 50, 1500).await;
         self.world.tell(&Fact::Mistrusted(false));
-        self.set_clock(-by);
+        match self.chance.one_in(4) {
+            // Somebody believes it; and is wrong, as will be seen.
+            true => self.confirm_if(true).await,
+            false => self.set_clock(-by),
+        }
     }
 
     /// The clock's jump is confirmed, now or a little later.

@@ -168,3 +168,8 @@ pub(super) fn bound(value: &Value) -> Option<Hlc> {
 pub(super) fn moment_name(topic: &str, bound: Hlc) -> String {
     format!("{topic}.__at.sh{:016x}", bound.bits())
 }
+
+/// The name under which a topic can be read as of a user time, as known at a moment.
+pub(super) fn bitemporal_name(topic: &str, time: i64, known: Hlc) -> String {
+    format!("{topic}.__at.u{time}.as.sh{:016x}", known.bits())
+}

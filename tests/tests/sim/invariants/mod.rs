@@ -19,6 +19,7 @@ mod prefix_durability;
 mod retries_are_not_doubled;
 mod shown_is_never_lost;
 mod stamps_rise;
+mod user_moments_end_exactly;
 mod user_times_are_exact;
 
 use crate::audit::Audit;
@@ -63,6 +64,7 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(cuts_are_closed::CutsAreClosed),
         Box::new(moments_are_prefixes::MomentsArePrefixes),
         Box::new(user_times_are_exact::UserTimesAreExact),
+        Box::new(user_moments_end_exactly::UserMomentsEndExactly),
         Box::new(compaction_keeps_the_newest::CompactionKeepsTheNewest),
         Box::new(given_up_is_said::GivenUpIsSaid),
         Box::new(futures_are_refused::FuturesAreRefused::default()),

@@ -35,7 +35,7 @@ fn check(held: &Partition) -> Verdict {
         let offsets: Vec<u64> = entry.records.iter().map(|record| record.offset).collect();
         let are_all = offsets.iter().copied().eq(entry.base..entry.end);
         let are_some = offsets.iter().all(|offset| (entry.base..entry.end).contains(offset));
-        if !are_all && !(is_compacted && are_some) {
+        if !(are_all || is_compacted && are_some) {
             return Err(format!("{name}: {offsets:?} in {}..{}", entry.base, entry.end));
         }
         next = Some(entry.end);

@@ -1,0 +1,203 @@
+//! `freezeframe plugins`: modules that find the user times of records.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use client::plugins::TestRecord;
+use client::{Client, ClientError};
+use hlc::SysTime;
+
+use super::Server;
+use super::topics::stamp_date;
+use crate::moments::date;
+use crate::output;
+
+/// What a server takes in one question, and so more than any plug-in may have.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Arguments of `plugins`.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+A topic says with freezeframe.user.time where the user time of its records is.
+What no built-in kind can read, a plug-in can: a WebAssembly module.
+
+Examples:
+  freezeframe plugins
+  freezeframe plugins add filetime docs/plugins/filetime.wasm
+  freezeframe plugins test filetime --value-file record.bin
+  freezeframe topics create events --config freezeframe.user.time=wasm:filetime
+  freezeframe plugins remove filetime"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<PluginsCommand>,
+    #[command(flatten)]
+    list: List,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum PluginsCommand {
+    /// List the plug-ins that there are (also without a subcommand).
+    #[command(after_help = "\
+Examples:
+  freezeframe plugins list --json")]
+    List(List),
+    /// Add a plug-in, or write it anew. Topics that use it go on with what it was.
+    #[command(after_help = "\
+Examples:
+  freezeframe plugins add filetime docs/plugins/filetime.wasm")]
+    Add(Add),
+    /// Remove plug-ins. Topics that use them go on.
+    #[command(after_help = "\
+Examples:
+  freezeframe plugins remove filetime")]
+    Remove(Remove),
+    /// Say what user time would be found in a record: by a plug-in, or by any freezeframe.user.time.
+    #[command(after_help = "\
+Examples:
+  freezeframe plugins test filetime --value-file record.bin
+  freezeframe plugins test 'json:/event/time;unit=s' --value '{\"event\":{\"time\":1700000000.5}}'
+  freezeframe plugins test header:when --header when=2026-11-21T09:00:00Z")]
+    Test(Test),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// One JSON object a plug-in and line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// Its name.
+    name: String,
+    /// The module.
+    file: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// The plug-ins.
+    #[arg(required = true)]
+    names: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Test {
+    /// A plug-in's name, or what freezeframe.user.time would say.
+    #[arg(value_name = "NAME|SPEC")]
+    spec: String,
+    /// The record's value.
+    #[arg(long, conflicts_with = "value_file", allow_hyphen_values = true)]
+    value: Option<String>,
+    /// A file with the record's value.
+    #[arg(long, value_name = "FILE")]
+    value_file: Option<PathBuf>,
+    /// The record's key.
+    #[arg(long, allow_hyphen_values = true)]
+    key: Option<String>,
+    /// The record's timestamp, in milliseconds.
+    #[arg(long, value_name = "MS", allow_hyphen_values = true)]
+    timestamp: Option<i64>,
+    /// A header. May be given more than once.
+    #[arg(long, value_parser = parse_header, value_name = "NAME=VALUE")]
+    header: Vec<(String, String)>,
+}
+
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err("a header is NAME=VALUE".to_owned()),
+    }
+}
+
+/// Does what was asked about plug-ins.
+pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    match args.command.unwrap_or(PluginsCommand::List(args.list)) {
+        PluginsCommand::List(args) => list(&mut server.connect().await?, &args).await,
+        PluginsCommand::Add(args) => add(server, &args).await,
+        PluginsCommand::Remove(args) => remove(&mut server.connect().await?, &args).await,
+        PluginsCommand::Test(args) => test(server, args).await,
+    }
+}
+
+async fn list(client: &mut Client, args: &List) -> anyhow::Result<()> {
+    let plugins = client.plugins().await?;
+    let items = plugins.iter().map(|plugin| {
+        let cells = [plugin.name.clone(), plugin.bytes.to_string(), stamp_date(plugin.written)];
+        (plugin, cells)
+    });
+    output::list(args.json, &["plug-in", "bytes", "written"], items)
+}
+
+async fn add(server: &Server, args: &Add) -> anyhow::Result<()> {
+    let module = read(&args.file)?;
+    let mut client = server.connect().await?;
+    client.add_plugin(&args.name, &module).await?;
+    eprintln!("added {}; a topic uses it with freezeframe.user.time=wasm:{}", args.name, args.name);
+    Ok(())
+}
+
+fn read(file: &std::path::Path) -> anyhow::Result<Vec<u8>> {
+    let reading = || format!("read {}", file.display());
+    let bytes = std::fs::metadata(file).with_context(reading)?.len();
+    if bytes > FILE_BYTES_MAX {
+        bail!(
+            "{} is too long for a question. bytes={bytes}, most={FILE_BYTES_MAX}",
+            file.display()
+        );
+    }
+    std::fs::read(file).with_context(reading)
+}
+
+async fn remove(client: &mut Client, args: &Remove) -> anyhow::Result<()> {
+    for name in &args.names {
+        client.remove_plugin(name).await?;
+        eprintln!("removed {name}");
+    }
+    Ok(())
+}
+
+async fn test(server: &Server, args: Test) -> anyhow::Result<()> {
+    let value = match &args.value_file {
+        Some(file) => Some(read(file)?),
+        None => args.value.map(String::into_bytes),
+    };
+    let record = TestRecord {
+        key: args.key.map(String::into_bytes),
+        value,
+        timestamp: args.timestamp,
+        headers: args.header.into_iter().map(|(name, value)| (name, value.into_bytes())).collect(),
+    };
+    let mut client = server.connect().await?;
+    let spec = spec_of(&args.spec);
+    let ms = match client.test_user_time(&spec, &record).await {
+        Err(ClientError::History(refusal)) => bail!("{spec}: {refusal}"),
+        answer => answer?,
+    };
+    let shown = u64::try_from(ms).map_or_else(|_| "before 1970".to_owned(), |ms| date(SysTime(ms)));
+    println!("{ms}\t{shown}");
+    Ok(())
+}
+
+/// A plug-in's name alone stands for it. The kinds that need nothing more have names too.
+fn spec_of(text: &str) -> String {
+    let is_spec = text.contains([':', ';']) || matches!(text, "timestamp" | "pmu");
+    if is_spec { text.to_owned() } else { format!("wasm:{text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_alone_is_a_plug_in_s() {
+        assert_eq!(spec_of("filetime"), "wasm:filetime");
+        for spec in ["csv:2", "pmu;time-base=60", "timestamp", "wasm:p"] {
+            assert_eq!(spec_of(spec), spec);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Plug-ins that find the user times of records, and what was found.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::Stamp;
+use crate::{Client, ClientError};
+
+/// How long a server may look at a plug-in, or run it.
+const WORK: Duration = Duration::from_secs(10);
+
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "kebab-case")]
+enum Question<'a> {
+    Plugins {},
+    PluginAdd { name: &'a str, module: String },
+    PluginRemove { name: &'a str },
+    PluginTest(PluginTest<'a>),
+    UserTimes { topic: &'a str, partition: i32, from: i64 },
+}
+
+#[derive(Serialize)]
+struct PluginTest<'a> {
+    spec: &'a str,
+    key: Option<String>,
+    value: Option<String>,
+    timestamp: Option<i64>,
+    headers: Vec<(&'a str, String)>,
+}
+
+/// A plug-in that a topic's setting can name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedPlugin {
+    /// Its name.
+    pub name: String,
+    /// How long its module is.
+    pub bytes: u64,
+    /// When it was last written.
+    pub written: Stamp,
+}
+
+/// A record to try a spec on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TestRecord {
+    /// Its key.
+    pub key: Option<Vec<u8>>,
+    /// Its value.
+    pub value: Option<Vec<u8>>,
+    /// Its timestamp.
+    pub timestamp: Option<i64>,
+    /// Its headers.
+    pub headers: Vec<(String, Vec<u8>)>,
+}
+
+/// The user times of some records.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct UserTimes {
+    /// Whether those of all records are their own timestamps. Then `times` is empty.
+    pub own: bool,
+    /// The offset behind the last record that was looked at.
+    pub next: i64,
+    /// The offset of each record, by rising offset, and its user time if it has one.
+    pub times: Vec<(i64, Option<i64>)>,
+}
+
+#[derive(Deserialize)]
+struct PluginsAnswer {
+    plugins: Vec<ListedPlugin>,
+}
+
+#[derive(Deserialize)]
+struct AddAnswer {
+    #[serde(rename = "added")]
+    _added: String,
+}
+
+#[derive(Deserialize)]
+struct RemoveAnswer {
+    #[serde(rename = "removed")]
+    _removed: String,
+}
+
+#[derive(Deserialize)]
+struct TestAnswer {
+    user_time: i64,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Client {
+    /// The plug-ins that there are, by name.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn plugins(&mut self) -> Result<Vec<ListedPlugin>, ClientError> {
+        let answer: PluginsAnswer = self.question(Question::Plugins {}, Duration::ZERO).await?;
+        Ok(answer.plugins)
+    }
+
+    /// Adds a plug-in, or writes it anew.
+    ///
+    /// # Errors
+    /// As [`Client::cut`]; it cannot be one.
+    pub async fn add_plugin(&mut self, name: &str, module: &[u8]) -> Result<(), ClientError> {
+        let question = Question::PluginAdd { name, module: hex(module) };
+        self.question::<AddAnswer>(question, WORK).await.map(drop)
+    }
+
+    /// Removes a plug-in. Topics whose setting names it go on.
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn remove_plugin(&mut self, name: &str) -> Result<(), ClientError> {
+        let question = Question::PluginRemove { name };
+        self.question::<RemoveAnswer>(question, WORK).await.map(drop)
+    }
+
+    /// The user time, in milliseconds, that a topic with this setting would find in a record.
+    ///
+    /// # Errors
+    /// As [`Client::cut`]; it would find none.
+    pub async fn test_user_time(
+        &mut self,
+        spec: &str,
+        record: &TestRecord,
+    ) -> Result<i64, ClientError> {
+        let question = Question::PluginTest(PluginTest {
+            spec,
+            key: record.key.as_deref().map(hex),
+            value: record.value.as_deref().map(hex),
+            timestamp: record.timestamp,
+            headers: record.headers.iter().map(|(name, value)| (&**name, hex(value))).collect(),
+        });
+        let answer: TestAnswer = self.question(question, WORK).await?;
+        Ok(answer.user_time)
+    }
+
+    /// The user times of records of a topic from an offset on: as many as fit into one answer. The topic may be
+    /// a moment ([`crate::history::moment_topic`]).
+    ///
+    /// # Errors
+    /// As [`Client::cut`].
+    pub async fn user_times(
+        &mut self,
+        topic: &str,
+        partition: i32,
+        from: i64,
+    ) -> Result<UserTimes, ClientError> {
+        self.question(Question::UserTimes { topic, partition, from }, WORK).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_the_document_that_was_agreed_on() {
+        let text = |question: Question<'_>| serde_json::to_string(&question).unwrap();
+        assert_eq!(text(Question::Plugins {}), r#"{"op":"plugins"}"#);
+        let add = Question::PluginAdd { name: "p", module: hex(&[0, 0xab]) };
+        assert_eq!(text(add), r#"{"op":"plugin-add","name":"p","module":"00ab"}"#);
+        let test = PluginTest {
+            spec: "header:h",
+            key: None,
+            value: Some(hex(b"v")),
+            timestamp: Some(5),
+            headers: vec![("h", hex(b"1"))],
+        };
+        assert_eq!(
+            text(Question::PluginTest(test)),
+            r#"{"op":"plugin-test","spec":"header:h","key":null,"value":"76","timestamp":5,"headers":[["h","31"]]}"#
+        );
+        let times = Question::UserTimes { topic: "t", partition: 1, from: 2 };
+        assert_eq!(text(times), r#"{"op":"user-times","topic":"t","partition":1,"from":2}"#);
+    }
+}

@@ -1,0 +1,87 @@
+//! A load of many small files as PostMark has it (`M11`): 500 files of 8 to 32 KiB, then 2000
+//! transactions, each of which reads a file or appends to one, and makes a file or removes one; calls of
+//! 4 KiB.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::{Found, timed};
+
+const FILES: u64 = 500;
+const TRANSACTIONS: u64 = 2000;
+const BYTES: std::ops::Range<u64> = 8 << 10..32 << 10;
+const CALL_BYTES: usize = 4096;
+
+/// The same numbers each time, so that both sides do the same.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+struct Pool<'a> {
+    directory: &'a Path,
+    numbers: Numbers,
+    files: Vec<PathBuf>,
+    made: u64,
+}
+
+impl Pool<'_> {
+    fn length(&mut self) -> usize {
+        (BYTES.start + self.numbers.below(BYTES.end - BYTES.start)) as usize
+    }
+
+    fn any(&mut self) -> usize {
+        self.numbers.below(self.files.len() as u64) as usize
+    }
+
+    fn make(&mut self) -> Result<()> {
+        let path = self.directory.join(format!("file-{}", self.made));
+        self.made += 1;
+        let length = self.length();
+        write(&mut File::create_new(&path)?, length)?;
+        self.files.push(path);
+        Ok(())
+    }
+
+    fn transaction(&mut self) -> Result<()> {
+        let nth = self.any();
+        if self.numbers.below(2) == 0 {
+            let mut file = File::open(&self.files[nth])?;
+            while file.read(&mut [0; CALL_BYTES])? > 0 {}
+        } else {
+            let length = self.length() / 4;
+            write(&mut OpenOptions::new().append(true).open(&self.files[nth])?, length)?;
+        }
+        if self.numbers.below(2) == 0 {
+            return self.make();
+        }
+        let nth = self.any();
+        Ok(std::fs::remove_file(self.files.swap_remove(nth))?)
+    }
+}
+
+fn write(file: &mut File, length: usize) -> Result<()> {
+    for _ in 0..length.div_ceil(CALL_BYTES) {
+        file.write_all(&[7; CALL_BYTES])?;
+    }
+    Ok(())
+}
+
+/// Transactions a second.
+pub(super) fn run(directory: &Path) -> Result<Vec<Found>> {
+    let mut pool = Pool { directory, numbers: Numbers(1), files: Vec::new(), made: 0 };
+    let ((), made) = timed(|| (0..FILES).try_for_each(|_| pool.make()))?;
+    let ((), transacted) = timed(|| (0..TRANSACTIONS).try_for_each(|_| pool.transaction()))?;
+    Ok(vec![
+        Found::rate("postmark, files made", "/s", FILES as f64 / made.as_secs_f64()),
+        Found::rate("postmark, transactions", "/s", TRANSACTIONS as f64 / transacted.as_secs_f64()),
+    ])
+}
