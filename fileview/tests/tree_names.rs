@@ -10,8 +10,9 @@ use std::time::Duration;
 use engine::Durability;
 use fileview::tree::{Kind, Node, TreeError, TreeOptions};
 use hlc::{Cut, Moment, SysTime};
+use kafka_records::Codec;
 use proptest::prelude::*;
-use rig::{Rig, START, record};
+use rig::{Rig, START, read_node, record};
 
 fn at(cut: Cut) -> String {
     Moment::Sys(cut).to_string()
@@ -255,6 +256,29 @@ async fn a_growing_partition_can_be_followed_and_a_moment_of_it_does_not_move() 
         assert!(!more.is_empty(), "{extension}");
         assert_eq!(past.size().await.unwrap(), pinned);
         assert!(past.read(pinned, 100).await.unwrap().is_empty());
+    }
+}
+
+/// More than what stays at hand between two reads.
+#[tokio::test]
+async fn a_batch_that_unpacks_to_much_is_read_in_parts() {
+    let rig = Rig::new();
+    rig.topic("t", 1, &[]).await;
+    let line = |nth: u8| String::from(char::from(b'a' + nth)).repeat(100_000);
+    for batch in 0..2 {
+        let records: Vec<_> = (0..20).map(|nth| record("k", &line(nth + batch), 1)).collect();
+        rig.produce_as("t", 0, &records, Codec::Lz4).await;
+    }
+    let all: String = (0..2)
+        .flat_map(|batch| (0..20).map(move |nth| nth + batch))
+        .map(|nth| line(nth) + "\n")
+        .collect();
+    let node = rig.node("/topics/t/0.values").await.unwrap();
+    assert!(read_node(&rig.tree, &node, 128 << 10).await.unwrap() == all.as_bytes());
+    let open = rig.tree.open(&node).await.unwrap();
+    for at in [3_000_000, 100_000, 1_999_999, 2_000_001, 0] {
+        let read = open.read(at as u64, 300_000).await.unwrap();
+        assert!(read == all.as_bytes()[at..at + 300_000], "at {at}");
     }
 }
 

@@ -12,7 +12,7 @@ use super::scan::{Generation, Seen};
 use super::text::READ_BYTES_MAX;
 
 /// The longest batch of which the rest stays at hand between two reads.
-const BATCH_BYTES_MAX: usize = 4 << 20;
+const BATCH_BYTES_MAX: usize = 1088 << 10;
 
 /// How many bytes all batches take that hold some of what is seen.
 pub(crate) fn raw_size(seen: &Seen) -> Result<u64, TreeError> {

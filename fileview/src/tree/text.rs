@@ -32,7 +32,7 @@ const STEP_BYTES: u64 = 256 << 10;
 /// How many places that were asked for are remembered exactly.
 const ASKED_MAX: usize = 64;
 /// The most text that stays at hand between two reads.
-const CHUNK_BYTES_MAX: usize = 4 << 20;
+const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// The longest read; a longer one is cut short.
 pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 
@@ -272,7 +272,8 @@ impl Marks {
 struct Chunk {
     at: u64,
     text: Bytes,
-    next: Offset,
+    /// What follows it; `None` where that has to be looked for.
+    next: Option<Offset>,
 }
 
 /// A partition's text, open.
@@ -332,28 +333,33 @@ impl OpenText {
             return Ok(Bytes::new());
         }
         let mut chunk = self.chunk_at(from).await?;
-        let mut out = Vec::new();
+        let (mut out, mut got) = (Vec::new(), from);
         loop {
             let behind = chunk.at + chunk.text.len() as u64;
-            let (first, last) = (from.max(chunk.at), until.min(behind));
+            let (first, last) = (got.max(chunk.at), until.min(behind));
             if first < last {
                 let part = (first - chunk.at) as usize..(last - chunk.at) as usize;
                 if first == from && last == until {
                     let all = chunk.text.slice(part);
-                    self.keep(chunk);
+                    self.keep(chunk, until);
                     return Ok(all);
                 }
                 out.extend_from_slice(&chunk.text[part]);
+                got = last;
             }
-            if behind >= until {
-                self.keep(chunk);
+            if got >= until {
+                self.keep(chunk, until);
                 return Ok(out.into());
             }
-            if chunk.next >= end.offset {
+            let Some(next) = chunk.next else {
+                chunk = self.chunk_before(got).await?;
+                continue;
+            };
+            if next >= end.offset {
                 return Err(TreeError::Gone(format!("position={behind}")));
             }
-            let stretch = self.text.render(chunk.next, end.offset)?;
-            chunk = Chunk { at: behind, text: stretch.text.into(), next: stretch.next };
+            let stretch = self.text.render(next, end.offset)?;
+            chunk = Chunk { at: behind, text: stretch.text.into(), next: Some(stretch.next) };
             tokio::task::yield_now().await;
         }
     }
@@ -362,15 +368,28 @@ impl OpenText {
     async fn chunk_at(&self, at: u64) -> Result<Chunk, TreeError> {
         let held = self.chunk.lock().clone();
         let behind = |chunk: &Chunk| chunk.at + chunk.text.len() as u64;
-        if let Some(held) = held.filter(|held| held.at <= at && at <= behind(held)) {
-            return Ok(held);
+        match held.filter(|held| held.at <= at && at <= behind(held)) {
+            Some(held) => Ok(held),
+            None => self.chunk_before(at).await,
         }
-        let mark = self.text.mark_before(at).await?;
-        Ok(Chunk { at: mark.at, text: Bytes::new(), next: mark.offset })
     }
 
-    fn keep(&self, chunk: Chunk) {
-        let is_small = chunk.text.len() <= CHUNK_BYTES_MAX;
-        *self.chunk.lock() = is_small.then_some(chunk);
+    async fn chunk_before(&self, at: u64) -> Result<Chunk, TreeError> {
+        let mark = self.text.mark_before(at).await?;
+        Ok(Chunk { at: mark.at, text: Bytes::new(), next: Some(mark.offset) })
+    }
+
+    /// Keeps at hand what lies from `until` on, or all if that is not much.
+    fn keep(&self, chunk: Chunk, until: u64) {
+        let kept = if chunk.text.len() <= CHUNK_BYTES_MAX {
+            chunk
+        } else {
+            let rest = &chunk.text[(until - chunk.at) as usize..];
+            let is_all = rest.len() <= CHUNK_BYTES_MAX;
+            // Not with all of the chunk behind it.
+            let text = Bytes::copy_from_slice(&rest[..rest.len().min(CHUNK_BYTES_MAX)]);
+            Chunk { at: until, text, next: chunk.next.filter(|_| is_all) }
+        };
+        *self.chunk.lock() = Some(kept);
     }
 }
