@@ -8,7 +8,7 @@ use crate::audit::Record;
 use crate::ledger::Step;
 
 /// How a life of the node ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Death {
     /// It was asked to stop.
     InOrder,

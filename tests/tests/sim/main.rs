@@ -14,10 +14,12 @@ mod invariants;
 mod ledger;
 mod network;
 mod node;
+mod reached;
 mod trace;
 mod wire;
 mod world;
 
+use std::collections::BTreeSet;
 use std::env;
 
 /// How many worlds are tried if nobody says.
@@ -32,10 +34,10 @@ fn number(variable: &str) -> Option<u64> {
 ///
 /// # Errors
 /// What did not hold, and how to see it again.
-fn holds(seed: u64, prints: bool) -> Result<(u64, u64), String> {
+fn holds(seed: u64, prints: bool) -> Result<world::Outcome, String> {
     let again = format!("FREEZEFRAME_SIM_SEED={seed} cargo test -p tests --test sim");
     let why = match std::panic::catch_unwind(|| world::run(seed, prints)) {
-        Ok(world::Outcome { failure: None, fingerprint }) => return Ok(fingerprint),
+        Ok(outcome @ world::Outcome { failure: None, .. }) => return Ok(outcome),
         Ok(world::Outcome { failure: Some(why), .. }) => why,
         Err(_) => "the node panicked".to_owned(),
     };
@@ -52,22 +54,28 @@ fn every_invariant_holds_in_every_world() {
         ),
     };
     let prints = number("FREEZEFRAME_SIM_SEED").is_some();
-    let mut failed = Vec::new();
+    let (mut failed, mut reached) = (Vec::new(), BTreeSet::new());
     for seed in first..first + count {
-        if let Err(why) = holds(seed, prints) {
-            eprintln!("{why}");
-            failed.push(seed);
+        match holds(seed, prints) {
+            Ok(outcome) => reached.extend(outcome.reached),
+            Err(why) => {
+                eprintln!("{why}");
+                failed.push(seed);
+            }
         }
     }
     assert!(failed.is_empty(), "what should hold does not, in the worlds of seeds {failed:?}");
+    let missed: Vec<_> = reached::ALL.iter().filter(|what| !reached.contains(what)).collect();
+    assert!(count < SEEDS || missed.is_empty(), "no world came upon {missed:?}");
 }
 
 #[test]
 fn a_seed_gives_the_same_world_each_time() {
     for seed in 1000..1003 {
-        let (first, second) = (holds(seed, false), holds(seed, false));
+        let fingerprint = || holds(seed, false).expect("every invariant holds").fingerprint;
+        let (first, second) = (fingerprint(), fingerprint());
         assert_eq!(first, second, "events and their fingerprint, of seed {seed}");
-        let (events, _) = first.expect("every invariant holds");
+        let (events, _) = first;
         assert!(events > 100, "something happens: {events} events");
     }
 }

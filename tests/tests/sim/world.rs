@@ -5,6 +5,7 @@
 //! the seed alone.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::invariants::{self, Invariant};
 use crate::ledger::{Ledger, Step};
 use crate::network::End;
 use crate::node::Node;
+use crate::reached::Reached;
 use crate::trace::Trace;
 
 /// How long a world lasts, in its own time.
@@ -32,6 +34,7 @@ const LASTS: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) fingerprint: (u64, u64),
+    pub(crate) reached: BTreeSet<Reached>,
     /// Why it failed, with the last events.
     pub(crate) failure: Option<String>,
 }
@@ -47,6 +50,7 @@ pub(crate) struct World {
     invariants: RefCell<Vec<Box<dyn Invariant>>>,
     trace: RefCell<Trace>,
     failure: RefCell<Option<String>>,
+    reached: RefCell<BTreeSet<Reached>>,
     began: Instant,
     glimpses: Arc<Mutex<Vec<Fact>>>,
 }
@@ -65,6 +69,7 @@ pub(crate) fn run(seed: u64, prints: bool) -> Outcome {
         let failure = world.failure.borrow_mut().take();
         Outcome {
             fingerprint: trace.fingerprint(),
+            reached: world.reached.borrow().clone(),
             failure: failure.map(|why| format!("{why}\n{}", trace.tail())),
         }
     };
@@ -82,6 +87,7 @@ impl World {
             invariants: RefCell::new(invariants::all()),
             trace: RefCell::new(Trace::new(prints)),
             failure: RefCell::new(None),
+            reached: RefCell::default(),
             began: Instant::now(),
             glimpses: Arc::default(),
         }
@@ -121,6 +127,11 @@ impl World {
         self.failure.borrow_mut().get_or_insert_with(|| format!("{who}: {why}"));
     }
 
+    /// Something happened that not every run sees.
+    pub(crate) fn reach(&self, what: Reached) {
+        self.reached.borrow_mut().insert(what);
+    }
+
     /// The step at which something is sent.
     pub(crate) fn step(&self) -> Step {
         self.ledger.borrow_mut().next_step()
@@ -143,6 +154,7 @@ impl World {
     fn tell_one(&self, fact: &Fact) {
         let step = self.step();
         let ledger = self.ledger.borrow();
+        self.reached.borrow_mut().extend(Reached::by(fact, &ledger));
         let mut broken = Vec::new();
         for invariant in self.invariants.borrow_mut().iter_mut() {
             if let Err(why) = invariant.on_fact(fact, step, &ledger) {

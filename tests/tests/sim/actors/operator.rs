@@ -17,12 +17,17 @@ use crate::chance::Chance;
 use crate::disk::SimDisk;
 use crate::facts::{Death, Fact};
 use crate::node::Node;
+use crate::reached::Reached;
 use crate::wire::Client;
 use crate::world::World;
 
 const WHO: &str = "operator";
 /// How long a fault that was armed is waited for.
 const ARMED: Duration = Duration::from_secs(2);
+/// How far a clock that is looked after is from the right time.
+const NUDGE_MS: i64 = 100;
+/// `clock.skew-max`, as it is if nobody sets it.
+const SKEW_MAX_MS: i64 = 500;
 /// How long requests have to end when the node stops in order.
 const STOPPING: Duration = Duration::from_millis(300);
 
@@ -30,11 +35,14 @@ pub(crate) struct Operator {
     world: Rc<World>,
     client: Client,
     chance: Chance,
+    /// How far ahead a wrong clock was ever believed, at most.
+    believed_ms: i64,
 }
 
 impl Operator {
     pub(crate) fn new(world: &Rc<World>, chance: Chance) -> Operator {
-        Operator { world: Rc::clone(world), client: Client::new(world), chance }
+        let client = Client::new(world);
+        Operator { world: Rc::clone(world), client, chance, believed_ms: NUDGE_MS }
     }
 
     /// Starts the first life, and makes the topics that stay.
@@ -70,6 +78,7 @@ impl Operator {
             }
             let stopped = self.engine().and_then(|engine| engine.stopped());
             if let Some(why) = stopped {
+                self.world.reach(Reached::Stopped);
                 self.world.note(WHO, &format!("the store has stopped: {why}"));
                 let death = *self.chance.pick(&[Death::Killed, Death::PowerLost]);
                 self.die(death).await;
@@ -171,6 +180,7 @@ impl Operator {
                 Ok(node) => break node,
                 Err(_) if memory.is_down() => {
                     self.world.note(WHO, "the machine stops while the node starts");
+                    self.world.reach(Reached::CrashAtStart);
                     self.died(Death::PowerLost);
                     memory = memory.after_crash(|count| self.chance.below(count as u64) as usize);
                     lost_power = true;
@@ -216,7 +226,7 @@ impl Operator {
 
     /// As NTP does: within what is accepted, and never far from the right time.
     fn nudge_clock(&mut self) {
-        let to = self.chance.below(201) as i64 - 100;
+        let to = self.chance.below(2 * NUDGE_MS as u64 + 1) as i64 - NUDGE_MS;
         self.set_clock(to - self.world.clock.offset_ms());
     }
 
@@ -234,12 +244,17 @@ impl Operator {
     async fn set_forward_clock(&mut self) {
         let by = self.chance.between(2000, 6000) as i64;
         self.set_clock(by);
-        self.world.tell(&Fact::Mistrusted(true));
+        if self.world.clock.offset_ms() > self.believed_ms + SKEW_MAX_MS + NUDGE_MS {
+            self.world.tell(&Fact::Mistrusted(true));
+        }
         pause(&mut self.chance, 50, 1500).await;
         self.world.tell(&Fact::Mistrusted(false));
         match self.chance.one_in(4) {
             // Somebody believes it; and is wrong, as will be seen.
-            true => self.confirm_if(true).await,
+            true => {
+                self.believed_ms = self.believed_ms.max(self.world.clock.offset_ms());
+                self.confirm_if(true).await;
+            }
             false => self.set_clock(-by),
         }
     }

@@ -12,6 +12,7 @@ use super::{pause, somewhere};
 use crate::chance::Chance;
 use crate::facts::Fact;
 use crate::ledger::{Acked, Acks, Batch};
+use crate::reached::Reached;
 use crate::wire::Client;
 use crate::world::World;
 
@@ -95,7 +96,7 @@ impl Producer {
             let code = answers.as_ref().and_then(|answers| answers.first()).map(|(code, _)| *code);
             match code {
                 Some(0) => return self.settle(&sending, &answers.unwrap_or_default()),
-                Some(DUPLICATE) => return,
+                Some(DUPLICATE) => return self.world.reach(Reached::Duplicate),
                 Some(code) if OUT_OF_ORDER.contains(&code) => break,
                 _ if self.world.is_over() => return,
                 _ => pause(&mut self.chance, 10, 200).await,

@@ -62,7 +62,8 @@ pub(super) async fn produced(client: &mut Client) -> std::io::Result<Vec<(i16, i
 
 /// A producer id and its epoch.
 pub(super) async fn producer_id(client: &mut Client) -> std::io::Result<Option<(i64, i16)>> {
-    let request = InitProducerIdRequest::default().with_producer_id((-1).into());
+    let request =
+        InitProducerIdRequest::default().with_transactional_id(None).with_producer_id((-1).into());
     let answer = client.ask(4, &request).await?;
     Ok((answer.error_code == 0).then_some((answer.producer_id.0, answer.producer_epoch)))
 }

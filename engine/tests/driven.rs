@@ -1,0 +1,58 @@
+//! An engine without threads: whoever drives it decides what comes when.
+
+mod rig;
+
+use std::sync::Arc;
+
+use engine::{EngineOptions, Offset};
+use hlc::{ManualClock, SysTime};
+use rig::{Rig, START};
+use storage::disk::MemoryDisk;
+
+fn driven() -> Rig {
+    let storage = storage::Options { driven_by_hand: true, ..storage::Options::default() };
+    let options = EngineOptions { storage, ..EngineOptions::default() };
+    Rig::with(MemoryDisk::new(), Arc::new(ManualClock::at(SysTime(START))), options)
+}
+
+#[tokio::test]
+async fn nothing_is_written_or_applied_until_it_is_turned() {
+    let rig = driven();
+    let engine = &rig.engine;
+    let (topic, ()) = tokio::join!(rig.topic("t", 1), async {
+        assert!(engine.topic("t").is_none());
+        assert!(engine.turn(), "a topic is to be made");
+        assert!(engine.topic("t").is_some());
+    });
+    let (appended, ()) = tokio::join!(rig.append(&topic, 0, &[1, 2]), async {
+        assert_eq!(topic.partitions[0].end(), Offset(0));
+        assert!(engine.turn(), "a batch is to be written");
+        assert_eq!(topic.partitions[0].end(), Offset(2));
+    });
+    appended.expect("it is written");
+    assert!(!engine.turn(), "nothing is left to do");
+}
+
+#[tokio::test]
+async fn what_was_queued_is_written_when_it_is_closed() {
+    let rig = driven();
+    let engine = &rig.engine;
+    let (topic, ()) = tokio::join!(rig.topic("t", 1), async { while engine.turn() {} });
+    let (appended, ()) = tokio::join!(rig.append(&topic, 0, &[1]), async { engine.close() });
+    appended.expect("it is written");
+    let next = rig.restart();
+    assert_eq!(next.engine.topic("t").expect("it is there").partitions[0].end(), Offset(1));
+}
+
+/// Stamps outrun the bound on disk, and nobody but the writer is there to renew it.
+#[tokio::test]
+async fn the_clock_s_bound_is_renewed_where_it_is_needed() {
+    let rig = driven();
+    let engine = &rig.engine;
+    let (topic, ()) = tokio::join!(rig.topic("t", 1), async { while engine.turn() {} });
+    rig.pass(60_000);
+    let (appended, ()) =
+        tokio::join!(rig.append(&topic, 0, &[1]), async { assert!(engine.turn()) });
+    let appended = appended.expect("it is written");
+    assert!(appended.stamp.time().0 >= START + 60_000, "stamped now: {}", appended.stamp);
+}

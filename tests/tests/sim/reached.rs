@@ -1,0 +1,102 @@
+//! What a run has come upon. A simulation that never gets to where a fault could be proves nothing: some
+//! run of each set must have come upon each of these.
+
+use hlc::Hlc;
+
+use crate::facts::{Death, Fact, Refusal};
+use crate::ledger::{Acks, Ledger};
+
+/// Something that not every run comes upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reached {
+    /// A batch of an idempotent producer was acknowledged.
+    Idempotent,
+    /// One that was there already was sent again.
+    Duplicate,
+    /// A batch was acknowledged that a crash may take back.
+    Leader,
+    /// A cut had something in it that was not durable.
+    CutNotDurable,
+    /// A cut lay in front of what is kept.
+    CutGivenUp,
+    /// A cut lay in the far future.
+    CutAhead,
+    /// A cut was not past yet.
+    CutNotYet,
+    /// A moment of a partition was read from which the front is missing.
+    MomentFromStart,
+    /// A moment of a partition that is compacted.
+    MomentCompacted,
+    /// A moment of a topic that was deleted since.
+    MomentOfDeleted,
+    /// A user time was found.
+    Found,
+    /// A partition was shown as of a user time.
+    UserEnd,
+    /// The node died in this way.
+    Died(Death),
+    /// The machine stopped while the node started.
+    CrashAtStart,
+    /// The store stopped by itself.
+    Stopped,
+    /// A clock had jumped.
+    Mistrusted,
+}
+
+/// All of them.
+pub(crate) const ALL: [Reached; 18] = [
+    Reached::Idempotent,
+    Reached::Duplicate,
+    Reached::Leader,
+    Reached::CutNotDurable,
+    Reached::CutGivenUp,
+    Reached::CutAhead,
+    Reached::CutNotYet,
+    Reached::MomentFromStart,
+    Reached::MomentCompacted,
+    Reached::MomentOfDeleted,
+    Reached::Found,
+    Reached::UserEnd,
+    Reached::Died(Death::InOrder),
+    Reached::Died(Death::Killed),
+    Reached::Died(Death::PowerLost),
+    Reached::CrashAtStart,
+    Reached::Stopped,
+    Reached::Mistrusted,
+];
+
+impl Reached {
+    /// What a fact shows.
+    pub(crate) fn by(fact: &Fact, ledger: &Ledger) -> Vec<Reached> {
+        match fact {
+            Fact::Acked { batch } => {
+                let batch = ledger.batch(*batch);
+                let leader = (batch.acks == Acks::Leader).then_some(Reached::Leader);
+                leader.into_iter().chain(batch.sequence.map(|_| Reached::Idempotent)).collect()
+            }
+            Fact::Cut { cut, .. } if !cut.is_durable => vec![Reached::CutNotDurable],
+            Fact::CutRefused { why: Refusal::GivenUp, .. } => vec![Reached::CutGivenUp],
+            Fact::CutRefused { why: Refusal::Future, .. } => vec![Reached::CutAhead],
+            Fact::CutRefused { why: Refusal::NotYet, .. } => vec![Reached::CutNotYet],
+            Fact::Moment(moment) => {
+                let mut reached = Vec::new();
+                if moment.span.start > 0 {
+                    reached.push(Reached::MomentFromStart);
+                }
+                let seen = ledger.partition_at(&moment.topic, moment.partition, moment.at);
+                if seen.is_some_and(|seen| seen.now.compacted_to > Hlc::ZERO) {
+                    reached.push(Reached::MomentCompacted);
+                }
+                if seen.is_some_and(|seen| seen.now.deleted.is_some()) {
+                    reached.push(Reached::MomentOfDeleted);
+                }
+                reached
+            }
+            Fact::Sought(sought) if sought.found.is_some() => vec![Reached::Found],
+            Fact::UserEnd { .. } => vec![Reached::UserEnd],
+            Fact::Died(death) => vec![Reached::Died(*death)],
+            Fact::Mistrusted(true) => vec![Reached::Mistrusted],
+            _ => Vec::new(),
+        }
+    }
+}
