@@ -227,9 +227,12 @@ impl Sealed {
         let reached = self.find(|run| run.tip.user_peak < time, |_| false)?;
         let Some(reached) = reached else { return Ok(None) };
         // In the run that first reaches `time`, or in the one that holds `from`, and then in any.
-        let mut spot = match self.at_offset(from.max(reached.run.base))? {
-            Some(spot) => spot,
-            None => return Ok(None),
+        let mut spot = match reached.run.base >= from {
+            true => reached,
+            false => match self.at_offset(from)? {
+                Some(spot) => spot,
+                None => return Ok(None),
+            },
         };
         loop {
             if spot.run.user_max >= time

@@ -80,8 +80,7 @@ impl Process {
         Ok(own.max(self.threads_cpu()) + waited_for)
     }
 
-    /// What the threads that it has now have used, in nanoseconds.
-    pub(crate) fn threads_cpu(self) -> Duration {
+    fn threads_cpu(self) -> Duration {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
             return Duration::ZERO;
         };

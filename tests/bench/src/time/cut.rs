@@ -165,11 +165,13 @@ pub(crate) fn run_server(bench: &Bench) -> Result<Findings> {
         ensure!(held >= bench.partitions, "a cut lacks partitions. held={held}");
         Ok(())
     };
-    let cpu = |process: Option<Process>| process.map_or(0.0, |it| it.threads_cpu().as_secs_f64());
+    let cpu = |process: Option<Process>| {
+        process.and_then(|it| it.cpu().ok()).unwrap_or_default().total().as_secs_f64()
+    };
     let round = |asked: &[Cut]| {
         let before = cpu(target.process);
         let round = timed(asked, cut)?;
-        let used = (cpu(target.process) - before).max(0.0) * 1e3 / asked.len() as f64;
+        let used = (cpu(target.process) - before) * 1e3 / asked.len() as f64;
         Ok(round.with("server CPU ms", used))
     };
     let sides = vec![

@@ -14,7 +14,6 @@ use crate::ballast::Ballast;
 use crate::batch::Batch;
 use crate::connection::{Connection, PATIENCE};
 use crate::consume::{Fetcher, Fetching};
-use crate::process::Process;
 use crate::produce::now_ms;
 use crate::sender::{Acks, Manner, Sender};
 use crate::size::ByteSize;
@@ -92,7 +91,7 @@ fn read(target: &Target, topic: &TopicName) -> Result<u64> {
 
 /// Reads all topics at once, each with a reader of its own, as often as is said.
 fn read_at_once(target: &Target, topics: &[TopicName], passes: usize) -> Result<Round> {
-    let broker_cpu = || target.process.map(Process::threads_cpu);
+    let broker_cpu = || target.process.and_then(|process| process.cpu().ok());
     let (stopwatch, before) = (Stopwatch::start(), broker_cpu());
     let pass =
         |topic| -> Result<u64> { (0..passes).try_fold(0, |sum, _| Ok(sum + read(target, topic)?)) };
@@ -105,7 +104,7 @@ fn read_at_once(target: &Target, topics: &[TopicName], passes: usize) -> Result<
     let (megabytes, gigabytes) = (bytes as f64 / 1e6, bytes as f64 / 1e9);
     let mut round = Round::default().with("MB/s", megabytes / stopwatch.wall().as_secs_f64());
     if let Some((after, before)) = broker_cpu().zip(before) {
-        let used = after.saturating_sub(before).as_secs_f64();
+        let used = after.since(before).total().as_secs_f64();
         round = round.with("broker CPU s/GB", used / gigabytes);
     }
     Ok(round.with("client CPU s/GB", stopwatch.cpu().as_secs_f64() / gigabytes))

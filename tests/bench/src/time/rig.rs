@@ -86,6 +86,14 @@ impl EngineRig {
         Ok(topic.partitions[0].log.offset_at(cut)?.0)
     }
 
+    /// The batch of a topic's only partition in which some user time is `time` or later, found and not
+    /// read.
+    pub(crate) fn batch_by_user_time(&self, topic: &Topic, time: u64) -> Result<u64> {
+        let log = &topic.partitions[0].log;
+        let found = log.first_reaching(UserTime(i64::try_from(time)?), engine::Offset(0))?;
+        Ok(found.context("a batch with that time")?.entry.base.0)
+    }
+
     /// The first offset of a topic's only partition at or after a user time; batch `nth` has time `nth`.
     pub(crate) fn by_user_time(&self, topic: &Topic, time: u64) -> Result<u64> {
         let view = View::present(&topic.partitions[0]);

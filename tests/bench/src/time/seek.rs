@@ -22,6 +22,8 @@ const SEEKS: u64 = 20_000;
 const TURNS: Turns = Turns { discard: 1, least: 5, time: Duration::ZERO };
 const CACHE_DEFAULT: usize = 32 << 20;
 const CACHE_AMPLE: usize = 2 << 30;
+/// By stamp, to a batch by user time, and to a record in it.
+const SIDES: usize = 3;
 const REQUEST: u64 = 1_000;
 const TO_REACH_NS: f64 = 10_000.0;
 
@@ -55,19 +57,22 @@ fn measure(found: &mut Findings, what: &str, rig: &EngineRig, lengths: &[u64]) -
     for length in lengths {
         let topic = rig.topic(&name(*length))?;
         let (first, last) = rig.span(&topic)?;
-        let of_user = Arc::clone(&topic);
+        let (of_batch, of_record) = (Arc::clone(&topic), Arc::clone(&topic));
         sides.push(Side::new(&format!("by stamp, {what}"), move |nth| {
             by_stamp(rig, &topic, (first, last), nth as u64)
         }));
-        sides.push(Side::new(&format!("by user time, {what}"), move |nth| {
-            seeks(nth as u64, |random| rig.by_user_time(&of_user, random.below(*length)))
+        sides.push(Side::new(&format!("by user time, the batch, {what}"), move |nth| {
+            seeks(nth as u64, |random| rig.batch_by_user_time(&of_batch, random.below(*length)))
+        }));
+        sides.push(Side::new(&format!("by user time, the record, {what}"), move |nth| {
+            seeks(nth as u64, |random| rig.by_user_time(&of_record, random.below(*length)))
         }));
     }
     let measured = take_turns(TURNS, sides)?;
-    for (length, measured) in lengths.iter().zip(measured.chunks(2)) {
+    for (length, measured) in lengths.iter().zip(measured.chunks(SIDES)) {
         found.add(*length as f64, &length.to_string(), measured);
     }
-    let longest = measured.iter().rev().take(2);
+    let longest = measured.iter().rev().take(SIDES);
     for side in longest.filter(|_| what == "indexes in memory") {
         if let Some(spread) = side.figure("p50 ns") {
             let what = format!("{}, the longest history, ns", side.name);
