@@ -111,8 +111,9 @@ pub(crate) struct Extracted {
     pub(crate) offset: i64,
     pub(crate) timestamp: i64,
     pub(crate) time: Result<UserTime, ExtractError>,
-    /// Whether a plug-in has worked longer for the batch than it may. Then `time` is an error that says so.
-    pub(crate) is_overworked: bool,
+    /// Whether a plug-in has worked longer for the batch than it may. Whoever takes it in refuses it then.
+    /// Whoever reads what was taken in must not ask: a record has the time that it had.
+    pub(crate) overworked: Option<ExtractError>,
 }
 
 /// Whose timestamps a batch carries, or will.
@@ -138,9 +139,7 @@ pub(crate) fn extract(
         let shown = if timestamps == Timestamps::Own { timestamp } else { NO_TIMESTAMP };
         let time = session.extract(RecordParts { timestamp: shown, key, value, headers });
         let overworked = session.overworked();
-        let is_overworked = overworked.is_some();
-        let time = overworked.map_or(time, Err);
-        visit(Extracted { offset, timestamp, time, is_overworked })
+        visit(Extracted { offset, timestamp, time, overworked })
     })
 }
 

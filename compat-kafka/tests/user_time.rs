@@ -409,6 +409,23 @@ async fn a_topic_goes_on_with_the_plug_in_that_it_was_given() {
 }
 
 #[tokio::test]
+async fn a_plug_in_and_compaction_keep_away_from_each_other() {
+    let rig = rig(&MemoryDisk::new()).await;
+    rig.engine.add_plugin("p", plugin("(i64.const 5)")).await.unwrap();
+    let (rule, compact) = (("freezeframe.user.time", "wasm:p"), ("cleanup.policy", "compact"));
+    rig.topic("asks", &[rule]).await;
+    rig.topic("compacted", &[compact]).await;
+    for (topic, setting) in [("asks", compact), ("compacted", rule)] {
+        let refused = set(&rig, topic, &[setting]).await.unwrap_err().to_string();
+        assert!(refused.contains("not compact where a plug-in finds, or found"), "{refused}");
+    }
+    // What it has found stays, whatever finds the rest.
+    set(&rig, "asks", &[("freezeframe.user.time", "timestamp")]).await.unwrap();
+    let settings = [("freezeframe.user.time", "timestamp"), compact];
+    assert!(set(&rig, "asks", &settings).await.is_err());
+}
+
+#[tokio::test]
 async fn a_plug_in_that_does_not_end_makes_records_unreadable_and_says_which_it_is() {
     let rig = rig(&MemoryDisk::new()).await;
     let mut wire = rig.connect().await;

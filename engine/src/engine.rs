@@ -475,7 +475,7 @@ impl Engine {
         let mut configs = topic.config.set().clone();
         change(&mut configs)?;
         let config = TopicConfig::new(configs)?;
-        self.check_plugin(&config, Some(&topic.config))?;
+        self.check_plugin(&config, Some(&topic))?;
         if only_validate || config == topic.config {
             return Ok(());
         }

@@ -91,6 +91,11 @@ impl Topic {
         Topic { config, rule, ..self.copy() }
     }
 
+    /// Whether a plug-in finds its user times, or ever did.
+    pub(crate) fn had_plugin(&self) -> bool {
+        self.rules.any_plugin()
+    }
+
     fn copy(&self) -> Topic {
         Topic {
             name: Arc::clone(&self.name),

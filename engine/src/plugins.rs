@@ -68,6 +68,8 @@ impl Engine {
     /// There is none, or the disk fails.
     pub async fn remove_plugin(&self, name: &str) -> Result<(), PluginFilesError> {
         check_plugin_name(name)?;
+        // Not between a setting's check and its place in history, where its module is looked for.
+        let _changing = self.changing.lock().await;
         match self.files().unlink(&plugin_path(name)).await {
             Err(FileError::NotFound(_)) => Err(PluginFilesError::Unknown(name.to_owned())),
             Err(error) => Err(error.into()),

@@ -20,7 +20,7 @@ use crate::config::{ConfigError, TopicConfig};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::files::{FileError, Files};
-use crate::namespace::Partition;
+use crate::namespace::{Partition, Topic};
 
 /// The setting that says where user time comes from: a [`Spec`].
 pub const USER_TIME: &str = "freezeframe.user.time";
@@ -129,6 +129,11 @@ impl Rules {
         let looks =
             |rule: &Option<Arc<UserTimeRule>>| rule.as_ref().is_some_and(|r| !r.is_timestamp());
         !self.0.read().iter().any(|(_, rule)| looks(rule))
+    }
+
+    /// Whether any of them asks a plug-in.
+    pub(crate) fn any_plugin(&self) -> bool {
+        self.0.read().iter().any(|(_, rule)| rule.as_ref().is_some_and(|r| is_plugin(&r.spec)))
     }
 
     /// The rule for what has this stamp.
@@ -286,21 +291,26 @@ impl Engine {
         }))
     }
 
-    /// Whether a plug-in that settings name is there and can be used, if `before` did not name it.
+    /// Whether a plug-in that settings name is there and can be used, if `topic` does not name it already;
+    /// and that no plug-in stands beside compaction.
     pub(crate) fn check_plugin(
         &self,
         config: &TopicConfig,
-        before: Option<&TopicConfig>,
+        topic: Option<&Topic>,
     ) -> Result<(), EngineError> {
         let spec = |config: &TopicConfig| config.set().get(USER_TIME).cloned();
         let text = spec(config);
-        let Some(text) = text.filter(|text| before.and_then(spec).as_ref() != Some(text)) else {
+        let parsed = text.as_deref().map(|text| Spec::parse(text).expect("settings are checked"));
+        let names_plugin = parsed.as_ref().is_some_and(is_plugin);
+        let had_plugin = topic.is_some_and(|topic| topic.had_plugin());
+        let is_compacted = config.is_compacted(&self.options.topic_defaults);
+        if is_compacted && (names_plugin || had_plugin) {
+            return Err(beside_compaction(config).into());
+        }
+        let is_new = text != topic.and_then(|topic| spec(&topic.config));
+        let (Some(text), Some(parsed)) = (text, parsed.filter(|_| names_plugin && is_new)) else {
             return Ok(());
         };
-        let parsed = Spec::parse(&text).expect("settings are checked");
-        if !is_plugin(&parsed) {
-            return Ok(());
-        }
         let made = on_disk(|| {
             Extractor::new(parsed, |name| module(self.files(), name, Cut::ALL)).map(drop)
         });
@@ -322,6 +332,14 @@ impl Engine {
             Plugin::new(name, &bytes).map_err(|error| refused(error.to_string()))
         })
     }
+}
+
+/// What a plug-in says of a record may hang on those before it in the batch. Without them it would say
+/// something else of the past.
+fn beside_compaction(config: &TopicConfig) -> ConfigError {
+    let (key, why) = ("cleanup.policy", "not compact where a plug-in finds, or found, user times");
+    let value = config.set().get(key).map_or("compact", String::as_str);
+    ConfigError::Value { key: key.to_owned(), value: value.to_owned(), expected: why.into() }
 }
 
 /// The smallest and the largest user time of a batch in which no record has any.

@@ -157,19 +157,20 @@ pub(super) async fn user_times(
         return Ok(json!({ "own": true, "next": from, "times": [] }));
     }
     let (mut next, mut times) = (from, Vec::new());
-    for piece in view.read(from, LOOK_BYTES)? {
+    'pieces: for piece in view.read(from, LOOK_BYTES)? {
         let end = piece.entry.end().min(view.end()).0 as i64;
         for (offset, time) in kafka.engine.user_times(&view.partition, &piece)? {
             let offset = offset.0 as i64;
             if offset >= from && offset < end {
-                times
-                    .push((offset, time.filter(|time| *time != NO_TIMES.1).map(|UserTime(ms)| ms)));
+                if times.len() >= RECORDS_MAX {
+                    next = offset;
+                    break 'pieces;
+                }
+                let time = time.filter(|time| *time != NO_TIMES.1);
+                times.push((offset, time.map(|UserTime(ms)| ms)));
             }
         }
         next = end;
-        if times.len() >= RECORDS_MAX {
-            break;
-        }
     }
     readable.check_kept().map_err(|_| {
         let what = "records of the moment were given up meanwhile: ask for a later one";

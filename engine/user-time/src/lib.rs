@@ -162,7 +162,11 @@ impl Session<'_> {
         let plugin = self.extractor.plugin.as_ref().expect("an extractor has the plug-in it names");
         let mut instance = match self.instance.take() {
             Some(instance) => instance,
-            None => plugin.instance()?,
+            None => {
+                let instance = plugin.instance()?;
+                self.work = self.work.saturating_add(instance.spent());
+                instance
+            }
         };
         let answer = instance.user_time(key, value, timestamp);
         self.work = self.work.saturating_add(instance.spent());

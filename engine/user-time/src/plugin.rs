@@ -12,10 +12,11 @@
 //! 1970, or the smallest number for "none". A length of -1 stands for null; a timestamp of -1 for none.
 //!
 //! It is interpreted, with an allowance of work for each record, and so ends whatever it does. Its memory
-//! lives for a batch: what it keeps of a record cannot change what it says about another batch.
+//! lives for a batch: what it keeps of a record cannot change what it says about another batch. So no batch
+//! may lose records that a plug-in has seen: topics that are compacted have none.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use wasmi::{
     Config, Engine, ExternType, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder,
@@ -39,6 +40,12 @@ pub(crate) const WORK_BYTE: u64 = 100;
 pub(crate) const WORK_BATCH: u64 = 50_000_000;
 /// What it may work to begin with, before the first record.
 const WORK_START: u64 = 1_000_000;
+/// What a start costs, beside what it works: …
+const WORK_OF_START: u64 = 20_000;
+/// … and one for so many bytes of memory.
+const BYTES_A_UNIT: u64 = 4;
+/// How many may be at work at once. More wait: each may have its memory.
+const AT_WORK_MAX: usize = 16;
 /// "It has none."
 const NONE: i64 = i64::MIN;
 
@@ -110,6 +117,7 @@ impl Plugin {
         }
         let mut config = Config::default();
         config.consume_fuel(true);
+        config.wasm_multi_memory(false);
         let engine = Engine::new(&config);
         let module = Module::new(&engine, module)
             .map_err(|error| PluginError::Invalid(error.to_string()))?;
@@ -127,9 +135,13 @@ impl Plugin {
 
     fn start(&self) -> Result<Instance<'_>, String> {
         let limits = StoreLimitsBuilder::new()
+            .instances(1)
+            .memories(1)
             .memory_size(MEMORY_BYTES_MAX)
+            .tables(1)
             .table_elements(TABLE_ELEMENTS_MAX)
             .build();
+        let turn = Turn::wait();
         let loaded = &self.0;
         let mut store = Store::new(loaded.module.engine(), limits);
         store.limiter(|limits| limits);
@@ -144,8 +156,10 @@ impl Plugin {
             .get_typed_func(&store, "user_time")
             .map_err(|_| ())
             .map_err(lacks("user_time"))?;
-        let spent = WORK_START - store.get_fuel().unwrap_or(0);
-        Ok(Instance { plugin: self, store, memory, alloc, user_time, room: (0, 0), spent })
+        let worked = WORK_START - store.get_fuel().unwrap_or(0);
+        let spent = worked + WORK_OF_START + memory.data_size(&store) as u64 / BYTES_A_UNIT;
+        let room = (0, 0);
+        Ok(Instance { plugin: self, store, memory, alloc, user_time, room, spent, _turn: turn })
     }
 
     pub(crate) fn failed(&self, why: String) -> ExtractError {
@@ -187,6 +201,29 @@ fn describe(error: &wasmi::Error) -> String {
     }
 }
 
+/// One of those that may be at work.
+struct Turn;
+
+static AT_WORK: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+impl Turn {
+    /// Whoever has one waits for nothing else, and so the wait ends.
+    fn wait() -> Turn {
+        let count = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = ENDED.wait_while(count, |count| *count >= AT_WORK_MAX);
+        *count.unwrap_or_else(PoisonError::into_inner) += 1;
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *AT_WORK.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
+    }
+}
+
 /// Room for a key and a value, and what they are there.
 type Place = (i32, i32);
 
@@ -201,6 +238,7 @@ pub(crate) struct Instance<'a> {
     room: (u32, usize),
     /// Of the last record, and before the first of the start.
     spent: u64,
+    _turn: Turn,
 }
 
 impl fmt::Debug for Instance<'_> {

@@ -165,6 +165,40 @@ fn a_batch_that_costs_too_much_says_so() {
     assert!(why.contains("tested works too long for the records of one batch"), "{why}");
 }
 
+/// Each that breaks off has the next one start anew, which is where the cost is.
+#[test]
+fn a_batch_of_records_that_all_break_off_costs_too_much_soon() {
+    let extractor = extractor(&module("(unreachable)"));
+    let mut session = extractor.session();
+    let mut records = 0;
+    while session.overworked().is_none() {
+        assert!(session.extract(record(Some(b"short"))).is_err());
+        records += 1;
+        assert!(records < 10_000, "it ends");
+    }
+}
+
+#[test]
+fn a_module_has_one_memory() {
+    let text = std::iter::repeat_n("(memory 256)", 99).collect::<String>();
+    let many = with(&text, "(i32.const 1024)", "(i64.const 1)");
+    assert!(refusal(&many).contains("no WebAssembly module that can be used"));
+}
+
+/// More than may be at work wait for each other, and all come to their end.
+#[test]
+fn many_at_once_take_turns() {
+    let extractor = extractor(&module("(i64.const 9)"));
+    std::thread::scope(|scope| {
+        for _ in 0..100 {
+            scope.spawn(|| {
+                let mut session = extractor.session();
+                (0..10).for_each(|_| assert_eq!(session.extract(record(None)).unwrap().0, 9));
+            });
+        }
+    });
+}
+
 #[test]
 fn modules_that_cannot_be_plug_ins_are_refused_with_what_to_do() {
     let import = "(module (import \"env\" \"now\" (func (result i64))))";

@@ -48,8 +48,8 @@ pub(super) fn find(
     let mut overworked = None;
     walk(kafka, extractor, append_time, records, |record| {
         widen(&mut found.stamps, UserTime(record.timestamp));
-        if record.is_overworked {
-            overworked = record.time.err();
+        if record.overworked.is_some() {
+            overworked = record.overworked;
             return ControlFlow::Break(());
         }
         match judge.verdict(record.time, last) {
