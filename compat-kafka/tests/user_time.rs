@@ -1,5 +1,7 @@
 //! User time from where a topic says it is [F26], and the bounds on it [F42], over the wire.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod rig;
 
 use std::sync::Arc;

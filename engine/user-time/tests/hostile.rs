@@ -1,5 +1,7 @@
 //! Whatever a client sends, or sets: an answer or an error, and no panic.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use proptest::prelude::*;
 use user_time::{Extractor, Header, RecordParts, Spec};
 

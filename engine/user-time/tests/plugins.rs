@@ -1,5 +1,7 @@
 //! Plug-ins that do what they should, and plug-ins that do what they should not.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use user_time::{ExtractError, Extractor, Header, MODULE_BYTES_MAX, Plugin, RecordParts, Spec};
 
 /// A module with one page of memory, whose `user_time` has this body.
