@@ -173,6 +173,9 @@ fn what_differs_is_told_in_lines_and_the_same_for_ever() {
     ];
     assert_eq!(shown, expected);
     assert!(rows[1][4].starts_with("2 records, "), "{printed}");
+    let only = shell.prints(&["diff", &from, &until, "--only", "pins", "--only", "offsets"]);
+    let firsts: Vec<&str> = only.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert_eq!(firsts, ["pin set", "committed"]);
     // What comes later is not in it.
     shell.takes(&["produce", "t"], "later\n");
     shell.prints(&["topics", "delete", "new"]);
