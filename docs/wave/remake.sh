@@ -29,7 +29,7 @@ trap stop EXIT
 # Waits until a server has said on which address it is ready.
 ready() {
     for _ in $(seq 600); do
-        if address=$(grep -o 'ready kafka=[^ ]*' "$1"); then
+        if address=$(grep -o 'ready kafka=[^ ]*' "$1" 2>/dev/null); then
             echo "${address##*=}"
             return
         fi

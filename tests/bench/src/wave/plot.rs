@@ -11,8 +11,10 @@ const RIGHT: f64 = 20.0;
 const GAP: f64 = 56.0;
 const TOP: f64 = 34.0;
 /// Colours that those who see red and green alike can tell apart.
-const COLOURS: [&str; 8] =
-    ["#d55e00", "#e69f00", "#0072b2", "#009e73", "#aa4499", "#882255", "#666666", "#44aa99"];
+const COLOURS: [&str; 9] = [
+    "#d55e00", "#e69f00", "#0072b2", "#009e73", "#aa4499", "#882255", "#666666", "#44aa99",
+    "#ddcc77",
+];
 
 /// What is plotted of a frame.
 type Value = fn(&Frame) -> f64;

@@ -180,7 +180,9 @@ impl Recorded {
     }
 
     fn into_run(self, broker: &'static str, movies: Vec<Movie>, beyond_delay: usize) -> Run {
-        let (journeys, first_ms) = (self.journeys, self.origin.wall_ms);
+        // How the pace was kept is asked of what was filmed.
+        let journeys = self.journeys.iter().map(|ways| ways[LEAD..].to_vec()).collect();
+        let first_ms = self.origin.wall_ms + LEAD as u64 * SAMPLE_MS;
         Run { broker, movies, journeys, first_ms, beyond_delay }
     }
 }
