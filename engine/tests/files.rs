@@ -860,6 +860,19 @@ async fn a_hole_is_zero_and_its_past_is_not() {
 }
 
 #[tokio::test]
+async fn a_hole_that_reaches_as_far_as_a_file_can_leaves_it_readable_also_after_a_restart() {
+    let rig = Rig::new();
+    let file = filled(rig.engine.files(), "/a", b"0123").await;
+    for start in [(1_u64 << 62) - 4, (1 << 62) - 1] {
+        file.punch(start..1 << 62, Durability::Written).await.unwrap();
+        assert_eq!(file.read_at(Cut::ALL, 0, 99).unwrap(), &b"0123"[..]);
+    }
+    drop(file);
+    let rig = rig.restart();
+    assert_eq!(text(rig.engine.files(), "/a", Cut::ALL).unwrap(), "0123");
+}
+
+#[tokio::test]
 async fn what_is_touched_now_is_younger_than_all_that_was_written() {
     let rig = with(FileOptions::default());
     let files = rig.engine.files();
