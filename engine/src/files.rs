@@ -620,13 +620,14 @@ impl Files {
         self.change(vec![change], changing).await.map(drop)
     }
 
-    /// Everything that was written before, to any file or name, is on stable storage.
+    /// Everything that was written before, to any file or name, is on stable storage: also where the
+    /// store does without syncs otherwise.
     ///
     /// # Errors
     /// The disk fails, or the service is stopping.
     pub async fn sync(&self) -> Result<(), FileError> {
         let (sender, receiver) = oneshot::channel();
-        self.0.store.append(Vec::new(), Durability::Synced, move |_| {
+        self.0.store.when_synced(move || {
             let _ = sender.send(());
         });
         let done = receiver.await.is_ok() && !self.0.closing.load(Ordering::Acquire);

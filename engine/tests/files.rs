@@ -860,6 +860,41 @@ async fn a_hole_is_zero_and_its_past_is_not() {
 }
 
 #[tokio::test]
+async fn a_hole_that_reaches_as_far_as_a_file_can_leaves_it_readable_also_after_a_restart() {
+    let rig = Rig::new();
+    let file = filled(rig.engine.files(), "/a", b"0123").await;
+    for start in [(1_u64 << 62) - 4, (1 << 62) - 1] {
+        file.punch(start..1 << 62, Durability::Written).await.unwrap();
+        assert_eq!(file.read_at(Cut::ALL, 0, 99).unwrap(), &b"0123"[..]);
+    }
+    drop(file);
+    let rig = rig.restart();
+    assert_eq!(text(rig.engine.files(), "/a", Cut::ALL).unwrap(), "0123");
+}
+
+#[tokio::test]
+async fn what_was_synced_outlives_a_crash_also_where_appends_are_not_synced() {
+    let options = || {
+        let mut options = EngineOptions::default();
+        options.storage.durability = Durability::Written;
+        options
+    };
+    let rig = on_new(options());
+    for (path, synced) in [("/synced", true), ("/lost", false)] {
+        filled(rig.engine.files(), path, b"a").await;
+        if synced {
+            rig.engine.files().sync().await.unwrap();
+        }
+    }
+    let left = rig.disk.after_crash(|_| 0);
+    let clock = Arc::clone(&rig.clock);
+    drop(rig);
+    let rig = Rig::with(left, clock, options());
+    assert_eq!(text(rig.engine.files(), "/synced", Cut::ALL).unwrap(), "a");
+    assert_eq!(text(rig.engine.files(), "/lost", Cut::ALL), Err(ENOENT), "nobody asked for it");
+}
+
+#[tokio::test]
 async fn what_is_touched_now_is_younger_than_all_that_was_written() {
     let rig = with(FileOptions::default());
     let files = rig.engine.files();

@@ -553,11 +553,9 @@ impl<S: Stage> Store<S> {
     /// The store has stopped.
     pub fn sync(&self) -> io::Result<()> {
         let (sender, synced) = std::sync::mpsc::channel();
-        let done = move |_: Results<S::Refusal>| {
+        self.when_synced(move || {
             let _ = sender.send(());
-        };
-        let (appends, durability) = (Vec::new(), Durability::Synced);
-        self.push(Request { appends, durability, must_sync: true, done: Box::new(done) });
+        });
         while self.turn() {}
         // The writer drops what it does not complete.
         let _ = synced.recv();
@@ -671,6 +669,14 @@ impl<S: Stage> Store<S> {
             );
         }
         self.push(Request { appends, durability, must_sync: false, done: Box::new(done) });
+    }
+
+    /// Puts all that is visible on stable storage, whatever its appends and the options ask for, and then
+    /// calls `done`; also if the store has stopped ([`Store::stopped`]).
+    pub fn when_synced(&self, done: impl FnOnce() + Send + 'static) {
+        let done = Box::new(move |_: Results<S::Refusal>| done());
+        let (appends, durability) = (Vec::new(), Durability::Synced);
+        self.push(Request { appends, durability, must_sync: true, done });
     }
 
     fn push(&self, request: Request<S>) {

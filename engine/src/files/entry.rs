@@ -83,7 +83,9 @@ impl FileHead {
         };
         let data = length - end;
         let chunks = if head.chunk_bytes == 0 { 0 } else { data.div_ceil(head.chunk_bytes) };
-        let reach = head.offset.checked_add(data as u64);
+        // What is behind a hole's head is where the hole ends, which `read_punch` checks.
+        let written = if entry.kind == KIND_FILE_PUNCH { 0 } else { data as u64 };
+        let reach = head.offset.checked_add(written);
         let cannot_be = chunks != count
             || reach.is_none_or(|reach| reach > storage::fig::FILE_BYTES_MAX)
             || !match entry.kind {
@@ -248,6 +250,9 @@ mod tests {
         let end = [4, 3, 0, 0, 0, 0, 0, 0];
         assert_eq!(hole.read().unwrap(), [&expected[..16], &end].concat());
         assert_eq!(read_punch(&hole).unwrap(), 0x0102..0x0304);
+        // One that reaches as far as a file can is no longer than its data would be.
+        let last = (1 << 62) - 4..1 << 62;
+        assert_eq!(read_punch(&piece(FileEntry::punch(last.clone()))).unwrap(), last);
         for cannot_be in [5..5, 5..(1 << 62) + 1] {
             assert!(read_punch(&piece(FileEntry::punch(cannot_be))).is_err());
         }
