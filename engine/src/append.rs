@@ -126,6 +126,8 @@ pub(crate) enum Note {
         change: RuleChange,
     },
     File,
+    /// A change of a file that holds only if nothing came in between: its log ends there.
+    FileAt(Offset),
     Records(RecordsNote),
 }
 
@@ -166,7 +168,11 @@ impl Stage for Stager {
                 self.rules.change(logs, *change, stamp);
                 return Ok(());
             }
-            Note::Event | Note::File => return Ok(()),
+            Note::FileAt(end) if *end != base => {
+                let (start, offset) = (Offset(0), end.0 as i64);
+                return Err(EngineError::OffsetOutOfRange { offset, start, end: base });
+            }
+            Note::Event | Note::File | Note::FileAt(_) => return Ok(()),
         };
         // A duplicate is one whatever its user time: the first of the two was taken.
         if let Some(producer) = &note.producer {

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use hlc::{Cut, Hlc};
 use storage::fig::{FILE_BYTES_MAX, NodeCache};
-use storage::{Appended, Durability, Payload, Store};
+use storage::{Append, AppendError, Appended, Durability, Payload, Store};
 use tokio::sync::{OwnedMutexGuard, Semaphore, oneshot};
 
 pub use contents::{FileCounts, FilePiece, FileView, READ_BYTES_MAX};
@@ -42,8 +42,9 @@ pub use names::DirectoryEntry;
 pub use path::At;
 pub use rename::Target;
 
-use crate::append::Stager;
+use crate::append::{Note, Stager};
 use crate::engine::{FLIGHT_UNIT, Shared, flatten};
+use crate::error::EngineError;
 use contents::{Contents, append_of};
 use entry::FileEntry;
 pub(crate) use event::is_file_kind;
@@ -728,6 +729,33 @@ impl File {
         self.append(FileEntry::truncate(length), durability).await
     }
 
+    /// Makes the file at least `length` bytes long; nothing that was written goes, whoever writes
+    /// meanwhile. Returns the moment; `None` if it was as long.
+    ///
+    /// # Errors
+    /// As [`File::truncate`].
+    pub async fn extend(
+        &self,
+        length: u64,
+        durability: Durability,
+    ) -> Result<Option<Hlc>, FileError> {
+        if length > FILE_BYTES_MAX {
+            return Err(FileError::TooLarge { offset: length, length: 0 });
+        }
+        loop {
+            let present = self.contents.present()?;
+            if present.length() >= length {
+                return Ok(None);
+            }
+            // A write that came in between may have made it longer: the writer's thread knows.
+            let (entry, note) = (FileEntry::truncate(length), Note::FileAt(present.until()));
+            match self.append_noted(entry, note, durability).await {
+                Err(AppendError::Refused(EngineError::OffsetOutOfRange { .. })) => {}
+                appended => return Ok(Some(appended.map_err(flatten)?.stamp)),
+            }
+        }
+    }
+
     /// Makes zero what is in `range`, as far as the file goes. Returns its moment.
     ///
     /// # Errors
@@ -744,23 +772,35 @@ impl File {
     }
 
     async fn append(&self, entry: FileEntry, durability: Durability) -> Result<Hlc, FileError> {
+        let appended = self.append_noted(entry, Note::File, durability).await.map_err(flatten)?;
+        Ok(appended.stamp)
+    }
+
+    async fn append_noted(
+        &self,
+        entry: FileEntry,
+        note: Note,
+        durability: Durability,
+    ) -> Result<Appended, AppendError<EngineError>> {
         let inner = &self.files.0;
         let units = (entry.payload.len() / FLIGHT_UNIT + 1).min(inner.flight_units) as u32;
         let permit = Arc::clone(&inner.flight).acquire_many_owned(units).await;
         let permit = permit.expect("never closed");
         let log = inner.store.log(self.inode().contents_log());
-        let append = append_of(&log, entry.kind, entry.payload, entry.crc_from);
+        let append =
+            Append { note, ..append_of(&log, entry.kind, entry.payload, entry.crc_from) };
         let (sender, receiver) = oneshot::channel();
         inner.store.append(vec![append], durability, move |mut results| {
             // The room is the journal's to give back.
             drop(permit);
             let _ = sender.send(results.pop());
         });
-        let appended = received(receiver.await)?;
+        let stopping = || AppendError::Stopped("the service is stopping".into());
+        let appended = receiver.await.ok().flatten().ok_or_else(stopping)??;
         if self.contents.uncovered() >= inner.options.checkpoint_entries {
             inner.save(&self.contents);
         }
-        Ok(appended.stamp)
+        Ok(appended)
     }
 
     /// The file as of `cut`; for [`Cut::ALL`], as it is now.

@@ -2,7 +2,7 @@
 //!
 //! A change of the setting does not rewrite the past: each batch is read by the rule that was in force at its
 //! stamp. So that this is also the rule by which it was taken in, the writer's thread holds each batch against
-//! the rule of that very place in the journal ([`RulesInForce`]).
+//! the rule of that very place in the journal (`RulesInForce`).
 //!
 //! A record can have no user time, where the topic takes such records. It is found by no user time, belongs to
 //! no exact set of one, and does not count for the smallest and the largest of its batch.

@@ -894,6 +894,25 @@ async fn what_was_synced_outlives_a_crash_also_where_appends_are_not_synced() {
     assert_eq!(text(rig.engine.files(), "/lost", Cut::ALL), Err(ENOENT), "nobody asked for it");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn making_a_file_longer_cuts_off_nothing_that_is_written_meanwhile() {
+    let rig = Rig::new();
+    let files = rig.engine.files();
+    let file = filled(files, "/a", b"0").await;
+    assert_eq!(file.extend(1, Durability::Written).await.unwrap(), None, "it was as long");
+    assert!(file.extend(3, Durability::Written).await.unwrap().is_some());
+    assert_eq!(text(files, "/a", Cut::ALL).unwrap(), "0\0\0");
+    assert_eq!(errno(file.extend((1 << 62) + 1, Durability::Written).await), EFBIG);
+    for round in 1..200_u64 {
+        let (writer, at) = (file.clone(), round * 100);
+        let writing = tokio::spawn(async move { write(&writer, at, b"0123456789").await });
+        file.extend(at + 5, Durability::Written).await.unwrap();
+        writing.await.unwrap();
+        let found = file.read_at(Cut::ALL, at, 99).unwrap();
+        assert_eq!(found, &b"0123456789"[..], "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_touched_now_is_younger_than_all_that_was_written() {
     let rig = with(FileOptions::default());

@@ -412,6 +412,11 @@ impl FileView {
         self.fig.length()
     }
 
+    /// The first offset of the file's log that is not in it.
+    pub(crate) fn until(&self) -> Offset {
+        self.until
+    }
+
     /// The stamp of the last entry that changed it; zero if none did.
     pub fn modified(&self) -> Hlc {
         self.modified

@@ -344,9 +344,8 @@ impl Mounted {
             }
             _ => return Err(Refused::NOT_SUPPORTED),
         }
-        if grows && file.at(Cut::ALL)?.length() < end {
-            self.wait(file.truncate(end, Durability::Written))?;
-        } else {
+        let grown = grows && self.wait(file.extend(end, Durability::Written))?.is_some();
+        if !grown {
             let now = Now { modified: true, accessed: false };
             self.wait(self.files.set(file.inode(), SetAttributes::default(), now))?;
         }
