@@ -11,8 +11,8 @@ use crate::ledger::{Acks, Ledger};
 pub(crate) enum Reached {
     /// A batch of an idempotent producer was acknowledged.
     Idempotent,
-    /// One that was there already was sent again.
-    Duplicate,
+    /// One was acknowledged that had been sent more than once.
+    Retried,
     /// A batch was acknowledged that a crash may take back.
     Leader,
     /// A cut had something in it that was not durable.
@@ -46,7 +46,7 @@ pub(crate) enum Reached {
 /// All of them.
 pub(crate) const ALL: [Reached; 18] = [
     Reached::Idempotent,
-    Reached::Duplicate,
+    Reached::Retried,
     Reached::Leader,
     Reached::CutNotDurable,
     Reached::CutGivenUp,

@@ -87,6 +87,8 @@ impl Historian {
         if let Some(code) = answer["error"]["code"].as_str() {
             self.world.note(&self.name, &format!("cut at {at}, {when}: {code}"));
             if let Some(why) = refusal(code) {
+                // It may have been set back meanwhile.
+                let wall_ms = wall_ms.min(self.world.clock.wall_ms());
                 self.world.audit(Occasion::News);
                 return self.world.tell(&Fact::CutRefused { at, wall_ms, why });
             }

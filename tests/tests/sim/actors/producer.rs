@@ -82,7 +82,7 @@ impl Producer {
         }
         let sending = self.new_batches(Acks::All, 1);
         let frame = produce_frame(sending.acks, &sending.parcels);
-        for _ in 0..TRIES_MAX {
+        for attempt in 0..TRIES_MAX {
             let answers = match self.client.send(&frame).await {
                 // The answer is lost: the batch may be there.
                 Ok(()) if self.chance.one_in(12) => {
@@ -95,8 +95,13 @@ impl Producer {
             };
             let code = answers.as_ref().and_then(|answers| answers.first()).map(|(code, _)| *code);
             match code {
-                Some(0) => return self.settle(&sending, &answers.unwrap_or_default()),
-                Some(DUPLICATE) => return self.world.reach(Reached::Duplicate),
+                Some(0) => {
+                    if attempt > 0 {
+                        self.world.reach(Reached::Retried);
+                    }
+                    return self.settle(&sending, &answers.unwrap_or_default());
+                }
+                Some(DUPLICATE) => return,
                 Some(code) if OUT_OF_ORDER.contains(&code) => break,
                 _ if self.world.is_over() => return,
                 _ => pause(&mut self.chance, 10, 200).await,
