@@ -265,12 +265,14 @@ def cut(found):
 
 def seek_user(found):
     drawing, both = figure("Finding a moment in one long history", 2)
+    drawing.set_size_inches(13, 4)
     for axes, key, title in ((both[0], "p50_ns", "median"), (both[1], "p99_ns", "99th percentile")):
         found.lines(axes, key)
         axes.axhline(10_000, color="tab:red", linestyle=":", label="to reach: 10 µs")
         axes.set_xscale("log")
         axes.set_xlabel("batches in the history")
-        rate_axis(axes, "ns")
+        axes.set_yscale("log")
+        axes.set_ylabel("ns")
         axes.set_title(title, fontsize=9)
     return drawing
 
