@@ -53,6 +53,17 @@ async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
         assert_eq!(read, wanted);
         held.push(open);
     }
+    // Values of keys too: what is open holds none of them, and one is read after the other.
+    for nth in 0..BATCHES {
+        let node = rig.node(&format!("/topics/t/by-key/k{nth}")).await.unwrap();
+        held.push(rig.tree.open(&node).await.unwrap());
+    }
+    for open in &held[BATCHES..] {
+        assert_eq!(open.size().await.unwrap(), VALUE_BYTES as u64);
+        for at in [0, VALUE_BYTES - 3] {
+            assert_eq!(open.read(at as u64, 5).await.unwrap(), &"xxxxx"[..5.min(VALUE_BYTES - at)]);
+        }
+    }
     let grown = peak() - before;
     // Of one batch: the unpacked bytes, with room to grow.
     assert!(grown < 6 * VALUE_BYTES, "{} MiB more", grown >> 20);
