@@ -285,7 +285,8 @@ impl Page<'_> {
         self.check_topics(&all)?;
         all.retain(|between| self.wants(&between.last.name));
         while let Some(between) = all.get(topic) {
-            if line == 0 && self.has(Section::Records) {
+            // Also where a page goes on within a topic: it may have been given up since the last one.
+            if self.has(Section::Records) {
                 self.check_kept(between)?;
             }
             while line < between.last.partitions.len() + 2 {
@@ -358,16 +359,19 @@ impl Page<'_> {
     ) -> Result<Option<Difference>, SeekError> {
         let log = &partition.log;
         let (start, end) = (tip_at(log, self.from)?.end, tip_at(log, self.until)?.end);
-        if start >= end {
-            return Ok(None);
-        }
-        let bytes = looking_from(log, start, || log.bytes_between(start, end))?;
-        // Given up meanwhile: asked last.
+        let bytes = match start < end {
+            true => looking_from(log, start, || log.bytes_between(start, end))?,
+            false => 0,
+        };
+        // Given up meanwhile: asked last, and also where nothing is left between the moments.
         let horizon = log.horizon();
         if !is_kept(&horizon, self.from) {
             let (topic, partition) = (Arc::clone(&topic.name), partition.index);
             let lost = vec![Lost { topic, partition, earliest: earliest(&horizon) }];
             return Err(SeekError::BeforeHistory { lost });
+        }
+        if start >= end {
+            return Ok(None);
         }
         let (topic, partition) = (Arc::clone(topic), partition.index);
         Ok(Some(Difference::Appended { topic, partition, start, end, bytes }))

@@ -218,10 +218,10 @@ impl Engine {
         if then.is_empty() {
             return Err(GroupSetError::NothingThen { group: group.to_owned(), moment: at });
         }
-        let skipped = self.skip_what_is_gone(&mut then, cut);
+        let (skipped, gone) = self.skip_what_is_gone(&mut then, cut);
         let now = self.held_by(group, Cut::ALL)?;
-        let removed: Vec<(String, u32)> =
-            now.keys().filter(|place| !then.contains_key(*place)).cloned().collect();
+        let goes = |place: &&(String, u32)| !then.contains_key(*place) && !gone.contains(&place.0);
+        let removed: Vec<(String, u32)> = now.keys().filter(goes).cloned().collect();
         let offsets = changes(&now, &then, &removed);
         let frontier = self.frontier();
         let committed = match mode {
@@ -236,22 +236,26 @@ impl Engine {
     }
 
     /// Takes out what was committed for topics that were there in `cut` and are not any more: an offset
-    /// means nothing in another topic of the same name.
-    fn skip_what_is_gone(&self, then: &mut Offsets, cut: Cut) -> Vec<Skipped> {
-        let mut skipped = Vec::new();
+    /// means nothing in another topic of the same name. Returns them, and the names of these topics: what
+    /// is committed for another one by now is nobody's to take away.
+    fn skip_what_is_gone(&self, then: &mut Offsets, cut: Cut) -> (Vec<Skipped>, BTreeSet<String>) {
+        let (mut skipped, mut gone) = (Vec::new(), BTreeSet::new());
         let namespace = self.shared.namespace.read();
         then.retain(|(topic, partition), commit| {
             let id = |topic: &Arc<Topic>| topic.id;
             let was = namespace.topic_at(topic, cut).as_ref().map(id);
             // The past of a topic has a name too, and its offsets, and is no topic.
             let stays = was.is_none() || namespace.topic(topic).map(id) == was;
+            if !stays {
+                gone.insert(topic.clone());
+            }
             if !stays && *partition != LATER_PARTITIONS {
                 let (topic, offset) = (topic.clone(), commit.offset);
                 skipped.push(Skipped { topic, partition: *partition, offset });
             }
             stays
         });
-        skipped
+        (skipped, gone)
     }
 
     fn held_by(&self, group: &str, cut: Cut) -> Result<Offsets, EngineError> {

@@ -5,12 +5,14 @@
 mod rig;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use engine::diff::{DiffAsk, Difference, Section};
-use engine::{EngineError, OffsetCommit, SeekError, When};
-use hlc::{Cut, SysTime};
+use engine::{EngineError, EngineOptions, OffsetCommit, SeekError, When};
+use hlc::{Cut, ManualClock, SysTime};
 use proptest::prelude::*;
 use rig::Rig;
+use storage::disk::MemoryDisk;
 
 const NOW: When = When::Refuse;
 const TOPICS: [&str; 3] = ["a", "b", "c"];
@@ -373,6 +375,48 @@ async fn what_was_given_up_is_an_error_and_not_less() {
     let unknown = ["no".to_owned()];
     let refused = rig.engine.diff(DiffAsk { topics: Some(&unknown), ..ask }, NOW).await;
     assert!(matches!(refused, Err(SeekError::NoTopic { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_is_given_up_between_two_pages_is_an_error_on_the_next_wherever_it_begins() {
+    let storage = storage::Options { tended_by_hand: true, ..storage::Options::default() };
+    let options = EngineOptions { storage, ..EngineOptions::default() };
+    let clock = Arc::new(ManualClock::at(SysTime(rig::START)));
+    let rig = Rig::with(MemoryDisk::new(), clock, options);
+    let topic = rig.topic("t", 3).await;
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    rig.pass(1);
+    let from = rig.now();
+    for partition in 0..3 {
+        rig.append(&topic, partition, &[1, 2]).await.unwrap();
+    }
+    rig.pass(1);
+    let until = rig.now();
+    let only = [Section::Records];
+    let ask = DiffAsk { from, until, topics: None, only: Some(&only), after: None, limit: 1 };
+    let first = rig.engine.diff(ask, NOW).await.unwrap();
+    assert_eq!(first.differences.len(), 1);
+    let after = first.next.as_ref();
+    let second = rig.engine.diff(DiffAsk { after, ..ask }, NOW).await.unwrap();
+    assert_eq!(second.differences.len(), 1);
+    // All that lay between the moments, and its space is given back: both end there by now.
+    for partition in 0..3 {
+        rig.append(&topic, partition, &[1]).await.unwrap();
+    }
+    let engine = Arc::new(rig.engine);
+    engine.seal().await.unwrap();
+    engine.tend().await.unwrap();
+    engine.delete_records(&topic, 1, 3).await.unwrap();
+    for _ in 0..2 {
+        engine.free().await.unwrap();
+    }
+    let log = &topic.partitions[1].log;
+    assert_eq!(log.tip_at(from).unwrap().end, log.tip_at(until).unwrap().end);
+    for limit in [1, 10] {
+        let refused = engine.diff(DiffAsk { after, limit, ..ask }, NOW).await;
+        let Err(SeekError::BeforeHistory { lost }) = refused else { panic!("{refused:?}") };
+        assert_eq!((lost.len(), lost[0].partition), (1, 1));
+    }
 }
 
 #[tokio::test]

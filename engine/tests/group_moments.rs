@@ -166,6 +166,12 @@ async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     let skipped: Vec<_> =
         set.skipped.iter().map(|one| (&*one.topic, one.partition, one.offset)).collect();
     assert_eq!(skipped, [("u", 0, 3)]);
+    // What the group committed in the new one since is left as it was, as is said.
+    rig.engine.commit_offsets("g", vec![commit("u", 0, 7)]).await.unwrap();
+    let set = restore(SetMode::Commit).await.unwrap();
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 7)]));
+    assert_eq!(set.skipped.len(), 1);
+    assert!(set.offsets.iter().all(|one| one.topic == "t"), "{:?}", set.offsets);
     // Also a group that was deleted since.
     rig.engine.delete_group("g").await.unwrap();
     restore(SetMode::Commit).await.unwrap();

@@ -79,8 +79,13 @@ impl RecordLine {
     }
 }
 
-/// Appends a record as one line.
-pub(crate) fn write(topic: &str, partition: u32, record: &Record, out: &mut Vec<u8>) {
+/// Writes a record as one line.
+pub(crate) fn write(
+    topic: &str,
+    partition: u32,
+    record: &Record,
+    mut out: impl Write,
+) -> std::io::Result<()> {
     let headers = record.headers.iter();
     let line = Written {
         topic,
@@ -93,8 +98,8 @@ pub(crate) fn write(topic: &str, partition: u32, record: &Record, out: &mut Vec<
             .map(|(name, value)| (Shown(Some(name)), Shown(value.as_deref())))
             .collect(),
     };
-    serde_json::to_writer(&mut *out, &line).expect("a Vec takes what is written to it");
-    out.write_all(b"\n").expect("a Vec takes what is written to it");
+    serde_json::to_writer(&mut out, &line)?;
+    out.write_all(b"\n")
 }
 
 #[derive(Serialize)]
@@ -185,7 +190,7 @@ mod tests {
 
     fn line(record: &Record) -> String {
         let mut out = Vec::new();
-        write("a", 3, record, &mut out);
+        write("a", 3, record, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

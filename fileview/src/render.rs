@@ -1,5 +1,7 @@
 //! From batches to what a reader sees.
 
+use std::io::{self, Write};
+
 use bytes::Bytes;
 use hlc::UserTime;
 use kafka_records::{
@@ -160,17 +162,43 @@ impl Renderer {
 
     /// Appends one record, whether it is in the selection or not.
     pub(crate) fn record(&self, record: &Record, out: &mut Vec<u8>) {
+        self.write(record, out).expect("a Vec takes what is written to it");
+    }
+
+    /// How many bytes one record takes, without taking them.
+    pub(crate) fn length(&self, record: &Record) -> u64 {
+        let mut count = Count(0);
+        self.write(record, &mut count).expect("counting cannot fail");
+        count.0
+    }
+
+    /// Writes one record, whether it is in the selection or not.
+    pub(crate) fn write(&self, record: &Record, out: &mut impl Write) -> io::Result<()> {
         match self.format {
             Format::Jsonl => jsonl::write(&self.topic, self.partition, record, out),
             Format::Values | Format::Raw => {
-                out.extend_from_slice(record.value.as_deref().unwrap_or_default());
-                out.push(b'\n');
+                out.write_all(record.value.as_deref().unwrap_or_default())?;
+                out.write_all(b"\n")
             }
         }
     }
 
     fn damaged(&self, offset: i64, source: BatchError) -> RenderError {
         RenderError::Batch { topic: self.topic.clone(), partition: self.partition, offset, source }
+    }
+}
+
+/// Counts what is written.
+struct Count(u64);
+
+impl Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

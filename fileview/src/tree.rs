@@ -41,6 +41,7 @@ mod scan;
 mod stat;
 mod state;
 mod text;
+mod value;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -60,6 +61,7 @@ use keys::Tables;
 use moments::Known;
 use recent::Recent;
 use text::Texts;
+use value::LastValue;
 
 /// How the tree is kept.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +100,7 @@ pub struct Tree {
     known: Known,
     texts: Texts,
     tables: Tables,
+    last_value: LastValue,
     /// Keeps a producer from choosing keys that crowd one place.
     seed: u64,
     /// When what has no time of its own was made.
@@ -114,6 +117,7 @@ impl Tree {
             known: Known::default(),
             texts: Arc::new(Recent::new(options.index_bytes_max)),
             tables: Tables::new(options.key_bytes_max),
+            last_value: LastValue::default(),
             seed: RandomState::new().hash_one(0),
             since,
         }

@@ -133,6 +133,66 @@ async fn by_user_time_a_partition_is_the_exact_set_and_a_window_what_lies_in_it(
 }
 
 #[tokio::test]
+async fn by_user_time_what_was_given_up_is_an_error_and_not_less() {
+    for is_freed in [false, true] {
+        let rig = Rig::new();
+        let topic = rig.topic("t", 1, &[]).await;
+        for time in [10, 20, 30] {
+            rig.produce("t", 0, &[record("k", &time.to_string(), time)]).await;
+        }
+        rig.pass(1);
+        rig.settle().await;
+        let open = rig.node("/topics/t/0.values@u5..u25").await.unwrap();
+        let open = rig.tree.open(&open).await.unwrap();
+        rig.engine.delete_records(&topic, 0, 2).await.unwrap();
+        if is_freed {
+            rig.free().await;
+        }
+        rig.pass(1);
+        let now = at(rig.now());
+        for ask in ["u10", "u15", "u20", "u5..u15", "u10..u20", "u20..u40", "u15..u25"] {
+            for (from, name) in [("topics/t", "0.values"), ("topics", "t/by-key")] {
+                let ask = ask.replace("..", &format!("@{now}.."));
+                let path = format!("/.at/{ask}@{now}/{from}/{name}");
+                let found = match rig.node(&path).await {
+                    Ok(node) if name == "t/by-key" => rig.tree.list(&node, 0, 10).await.map(drop),
+                    Ok(_) => rig.read(&path).await.map(drop),
+                    Err(error) => Err(error),
+                };
+                let refused = matches!(found, Err(TreeError::BeforeHistory(_)));
+                assert!(refused, "{path}, freed={is_freed}: {found:?}");
+            }
+        }
+        assert_eq!(open.read(0, 10).await.unwrap_err().errno(), 116, "also of what was opened");
+        // What lies behind all that was given up is whole.
+        for ask in ["u30", "u35", "u25..u35", "u30..u31", "u21..u30"] {
+            let expected = if ["u30", "u21..u30"].contains(&ask) { "" } else { "30\n" };
+            assert_eq!(rig.text(&format!("/.at/{ask}/topics/t/0.values")).await, expected, "{ask}");
+        }
+    }
+}
+
+/// A record that was superseded by one with a later user time is gone, and belongs to the moment.
+#[tokio::test]
+async fn by_user_time_what_was_compacted_is_an_error_and_not_less() {
+    let rig = Rig::new();
+    let configs = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0")];
+    rig.topic("t", 1, &configs).await;
+    rig.produce("t", 0, &[record("k", "old", 10)]).await;
+    rig.pass(1);
+    rig.produce("t", 0, &[record("k", "new", 20)]).await;
+    rig.pass(1);
+    rig.settle().await;
+    assert_eq!(rig.engine.compact_due().await.unwrap(), 1);
+    rig.produce("t", 0, &[record("l", "later", 30)]).await;
+    rig.pass(1);
+    for ask in ["u15", "u20", "u5..u15"] {
+        assert_eq!(rig.errno(&format!("/.at/{ask}/topics/t/0.values")).await, 116, "{ask}");
+    }
+    assert_eq!(rig.text("/.at/u25..u35/topics/t/0.values").await, "later\n");
+}
+
+#[tokio::test]
 async fn a_user_time_is_as_known_when_it_was_first_asked_for() {
     let (rig, ..) = house().await;
     assert_eq!(rig.text("/.at/u6/topics/orders/0.values").await, "9\n");

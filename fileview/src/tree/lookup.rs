@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::blocking::on_disk;
 use engine::files::FileError;
-use engine::{Offset, View, When};
+use engine::{Offset, TopicView, View, When};
 use hlc::{Ask, Cut, Moment};
 
 use super::moments::bound;
@@ -191,42 +191,40 @@ impl Tree {
         })
     }
 
-    /// What a reader may see of some partitions of a topic. By user time, of all that was known.
+    /// What a reader may see of some partitions of a topic, if it is kept. By user time, of all that was
+    /// known.
     pub(crate) async fn seen(
         &self,
         topic: &TopicNode,
         partitions: std::ops::Range<u32>,
     ) -> Result<Vec<Seen>, TreeError> {
+        let Some(ask) = topic.at else {
+            let found = self.topic_then(topic).await?;
+            let held = found.partitions.iter().filter(|held| partitions.contains(&held.index));
+            return Ok(held.map(|held| seen_of(topic, View::present(held), None, None)).collect());
+        };
+        let then = self.engine.view_of(&topic.name, partitions.clone(), ask, When::Refuse).await?;
+        if then.topic.id != topic.id {
+            return Err(missing(topic.name.as_bytes()));
+        }
         let user = user_times(&topic.at);
-        let views: Vec<View> = match topic.at {
-            None => {
-                let found = self.topic_then(topic).await?;
-                let held = found.partitions.iter().filter(|held| partitions.contains(&held.index));
-                held.map(View::present).collect()
-            }
-            Some(ask) => {
-                let ask = match user {
-                    Some(_) => Ask::At(Moment::Sys(bound(&ask))),
-                    None => ask,
-                };
-                let view = self.engine.view_of(&topic.name, partitions, ask, When::Refuse).await?;
-                if view.topic.id != topic.id {
-                    return Err(missing(topic.name.as_bytes()));
-                }
-                view.partitions
+        let views = match user {
+            None => then.partitions.clone(),
+            // The exact set lies anywhere in what was known. Whether something of it was given up, the
+            // prefix tells: by user time, not by when the moment was known.
+            Some(_) => {
+                let known = Ask::At(Moment::Sys(bound(&ask)));
+                self.engine.view_of(&topic.name, partitions, known, When::Refuse).await?.partitions
             }
         };
+        let then = Arc::new(then);
         let seen = |view: View| {
-            // What was given up within a batch has its place at the end, if it passes it.
-            let end = view.end().max(Offset(0));
-            let start = view.start().min(end);
-            let topic = Arc::clone(&topic.name);
             let user = user.clone().map(|times| ByUser {
                 times,
                 engine: Arc::clone(&self.engine),
                 partition: Arc::clone(&view.partition),
             });
-            Seen { topic, partition: view.partition, start, end, user }
+            seen_of(topic, view, user, Some(&then))
         };
         Ok(views.into_iter().map(seen).collect())
     }
@@ -294,6 +292,19 @@ impl Tree {
         }
         Ok(node)
     }
+}
+
+fn seen_of(
+    topic: &TopicNode,
+    view: View,
+    user: Option<ByUser>,
+    then: Option<&Arc<TopicView>>,
+) -> Seen {
+    // What was given up within a batch has its place at the end, if it passes it.
+    let end = view.end().max(Offset(0));
+    let start = view.start().min(end);
+    let topic = Arc::clone(&topic.name);
+    Seen { topic, partition: view.partition, start, end, user, then: then.cloned() }
 }
 
 fn root_child(at: &Option<Ask>, name: &[u8]) -> Result<Node, TreeError> {

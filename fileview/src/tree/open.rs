@@ -9,6 +9,7 @@ use super::names::shown;
 use super::raw::OpenRaw;
 use super::stat::TRIES;
 use super::text::OpenText;
+use super::value::OpenValue;
 use super::{Node, Tree, TreeError};
 use crate::Format;
 
@@ -19,6 +20,7 @@ pub struct Open(Source);
 enum Source {
     Text(OpenText),
     Raw(OpenRaw),
+    Value(OpenValue),
     Bytes(Bytes),
     /// A file as it is.
     File(File),
@@ -41,6 +43,7 @@ impl Open {
         match &self.0 {
             Source::Text(text) => text.read(at, length).await,
             Source::Raw(raw) => raw.read(at, length),
+            Source::Value(value) => value.read(at, length),
             Source::Bytes(bytes) => {
                 let from = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
                 Ok(bytes.slice(from..from.saturating_add(length).min(bytes.len())))
@@ -58,6 +61,7 @@ impl Open {
         match &self.0 {
             Source::Text(text) => text.size().await,
             Source::Raw(raw) => raw.size(),
+            Source::Value(value) => Ok(value.size()),
             Source::Bytes(bytes) => Ok(bytes.len() as u64),
             Source::File(file) => Ok(on_disk(|| file.at(Cut::ALL))?.length()),
             Source::View(view) => Ok(view.length()),
@@ -93,7 +97,8 @@ impl Tree {
                 let newest = self.newest(topic, key).await?;
                 let newest =
                     newest.ok_or_else(|| TreeError::NotFound(format!("key={}", shown(key))))?;
-                Source::Bytes(self.value(topic, &newest).await?)
+                let seen = self.seen_one(topic, newest.partition).await?;
+                Source::Value(OpenValue::new(&seen.partition, newest.offset, &self.last_value)?)
             }
             Node::Committed { .. } => {
                 Source::Bytes(self.committed_text(node).await?.0.into_bytes().into())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::blocking::read;
-use engine::{Engine, Offset, Partition, Piece, View};
+use engine::{Engine, Offset, Partition, Piece, TopicView, View};
 use hlc::{Hlc, UserTime};
 use kafka_records::{Record, records};
 
@@ -24,6 +24,19 @@ pub(crate) struct Seen {
     pub(crate) end: Offset,
     /// Of what lies between, the records with some user times.
     pub(crate) user: Option<ByUser>,
+    /// Of a moment: whether it is kept, with that of the partitions it was asked for together with.
+    pub(crate) then: Option<Arc<TopicView>>,
+}
+
+impl Seen {
+    /// Whether everything that belongs to the moment is still kept. What was read counts once this was
+    /// asked behind it: what was given up or compacted meanwhile may be missing there.
+    ///
+    /// # Errors
+    /// [`TreeError::BeforeHistory`].
+    pub(crate) fn check_kept(&self) -> Result<(), TreeError> {
+        Ok(self.then.as_ref().map_or(Ok(()), |then| then.check_kept())?)
+    }
 }
 
 /// The records with some user times.

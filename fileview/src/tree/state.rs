@@ -5,13 +5,12 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use engine::Offset;
 use engine::blocking::on_disk;
 use hlc::{Ask, Cut, Moment};
 use kafka_records::Record;
 
-use super::keys::{COOKIE_END, COOKIE_MIN, Keyed, Newest, Table, cookie};
+use super::keys::{COOKIE_END, COOKIE_MIN, Keyed, Table, cookie};
 use super::names::{Decoded, decode, encode, shown};
 use super::scan::{Seen, each_record, step};
 use super::{Kind, Listed, Node, TopicNode, Tree, TreeError};
@@ -146,31 +145,6 @@ impl Tree {
             return Err(TreeError::Gone(format!("topic={}", topic.name)));
         }
         Ok((table, cursor))
-    }
-
-    /// What a record of a key says.
-    pub(crate) async fn value(
-        &self,
-        topic: &TopicNode,
-        newest: &Newest,
-    ) -> Result<Bytes, TreeError> {
-        let seen = self.seen_one(topic, newest.partition).await?;
-        let mut value = None;
-        on_disk(|| {
-            let offsets = newest.offset..Offset(newest.offset.0 + 1);
-            let step = step(&seen.partition, offsets.start, offsets.end, 0)?;
-            for batch in &step.batches {
-                each_record(batch, &offsets, None, |record| {
-                    value.clone_from(&record.value);
-                    Ok(())
-                })?;
-            }
-            Ok::<_, TreeError>(())
-        })?;
-        // Not with the whole batch behind it.
-        value.map(|value| Bytes::copy_from_slice(&value)).ok_or_else(|| {
-            TreeError::Gone(format!("topic={}, offset={}", topic.name, newest.offset.0))
-        })
     }
 
     pub(crate) async fn key_child(

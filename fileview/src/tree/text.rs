@@ -11,6 +11,7 @@
 //! another text from then on ([`Generation`]).
 
 use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use engine::blocking::on_disk;
 use engine::{Offset, Partition};
 use hlc::UserTime;
+use kafka_records::Record;
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
@@ -31,8 +33,12 @@ use crate::{Format, Renderer, Selection};
 const STEP_BYTES: u64 = 256 << 10;
 /// How many places that were asked for are remembered exactly.
 const ASKED_MAX: usize = 64;
+/// How many bytes of text are counted in one go, about: a few batches may unpack to very much.
+const COUNT_BYTES: u64 = 4 << 20;
 /// The most text that stays at hand between two reads.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// How much text is rendered beyond what was asked for, about: whoever reads on wants it.
+const AHEAD_BYTES: u64 = 512 << 10;
 /// The longest read; a longer one is cut short.
 pub(crate) const READ_BYTES_MAX: usize = 16 << 20;
 
@@ -82,12 +88,66 @@ impl Weigh for Text {
     }
 }
 
-/// Text that follows from one offset on.
-struct Stretch {
-    text: Vec<u8>,
+/// How much text follows from one offset on.
+struct Measured {
+    length: u64,
     /// Where batches end, in the log and in the text, and how many bytes they have.
-    ends: Vec<(Offset, usize, usize)>,
+    ends: Vec<(Offset, u64, usize)>,
     next: Offset,
+}
+
+/// Some of the text that follows from one offset on.
+struct Stretch {
+    /// How much comes before it.
+    skipped: u64,
+    text: Vec<u8>,
+    /// What follows it; `None` where it ends within a record.
+    next: Option<Offset>,
+}
+
+/// Takes of a text what is wanted, and a little ahead, and lets the rest pass.
+struct Window {
+    wanted: Range<u64>,
+    /// How much has passed or was taken.
+    at: u64,
+    text: Vec<u8>,
+}
+
+impl Window {
+    /// How far it takes something.
+    fn end(&self) -> u64 {
+        self.wanted.end.saturating_add(AHEAD_BYTES)
+    }
+
+    /// Takes a record. Once there is enough, it says what follows.
+    fn take(&mut self, renderer: &Renderer, record: &Record) -> Option<Option<Offset>> {
+        let begin = self.at;
+        renderer.write(record, self).expect("a window takes what is written to it");
+        if self.at <= self.end() {
+            return None;
+        }
+        if begin < self.wanted.end {
+            return Some(None);
+        }
+        // The next read begins with it.
+        self.text.truncate((begin - self.wanted.start) as usize);
+        Some(Some(Offset(record.offset as u64)))
+    }
+}
+
+impl Write for Window {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let length = bytes.len() as u64;
+        let part = |at: u64| at.saturating_sub(self.at).min(length) as usize;
+        let (from, to) = (part(self.wanted.start), part(self.end()));
+        self.text.extend_from_slice(&bytes[from..to]);
+        self.at += length;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 pub(crate) fn key_of(seen: &Seen, format: Format) -> TextKey {
@@ -138,32 +198,74 @@ impl Text {
         }
     }
 
-    /// The text of the records in `[from, until)`, or of the first of these.
-    fn render(&self, from: Offset, until: Offset) -> Result<Stretch, TreeError> {
-        let (mut text, mut ends) = (Vec::new(), Vec::new());
+    /// How long the text of the records in `[from, until)` is, or of the first of these. None of it is
+    /// kept.
+    fn measure(&self, from: Offset, until: Offset) -> Result<Measured, TreeError> {
+        let (mut length, mut ends) = (0, Vec::new());
         let next = on_disk(|| {
             let step = step(&self.partition, from, until, self.step_bytes)?;
+            let mut next = step.next;
             for batch in &step.batches {
                 each_record(batch, &(from..until), self.user.as_ref(), |record| {
-                    self.renderer.record(record, &mut text);
+                    length += self.renderer.length(record);
                     Ok(())
                 })?;
-                ends.push((batch.end().min(until), text.len(), batch.bytes.len()));
+                let end = batch.end().min(until);
+                ends.push((end, length, batch.bytes.len()));
+                if length >= COUNT_BYTES {
+                    next = end;
+                    break;
+                }
             }
             // Asked last: what was compacted meanwhile is another text.
             self.generation.check(&self.partition, from)?;
-            Ok::<_, TreeError>(step.next)
+            Ok::<_, TreeError>(next)
         })?;
-        Ok(Stretch { text, ends, next })
+        Ok(Measured { length, ends, next })
+    }
+
+    /// Of the text of the records from `from` on and before `until`, what is wanted, told from where it
+    /// begins; or the first of that. However much batches unpack to, it takes little more memory than
+    /// that, beside one batch.
+    fn render(
+        &self,
+        from: Offset,
+        until: Offset,
+        wanted: Range<u64>,
+    ) -> Result<Stretch, TreeError> {
+        let mut window = Window { wanted, at: 0, text: Vec::new() };
+        let next = on_disk(|| {
+            let step = step(&self.partition, from, until, self.step_bytes)?;
+            let mut enough = None;
+            for batch in &step.batches {
+                each_record(batch, &(from..until), self.user.as_ref(), |record| {
+                    if enough.is_none() {
+                        enough = window.take(&self.renderer, record);
+                    }
+                    Ok(())
+                })?;
+                if enough.is_some() {
+                    break;
+                }
+            }
+            self.generation.check(&self.partition, from)?;
+            Ok::<_, TreeError>(enough.unwrap_or(Some(step.next)))
+        })?;
+        let Window { wanted, at, mut text } = window;
+        // Who holds on to it holds no more room than that.
+        if text.capacity() > 2 * text.len().max(CHUNK_BYTES_MAX) {
+            text.shrink_to_fit();
+        }
+        Ok(Stretch { skipped: at.min(wanted.start), text, next })
     }
 
     /// How many bytes the records in `[from, until)` take.
     async fn length(&self, from: Offset, until: Offset) -> Result<u64, TreeError> {
         let (mut next, mut length) = (from, 0);
         while next < until {
-            let stretch = self.render(next, until)?;
-            length += stretch.text.len() as u64;
-            next = stretch.next;
+            let measured = self.measure(next, until)?;
+            length += measured.length;
+            next = measured.next;
             tokio::task::yield_now().await;
         }
         Ok(length)
@@ -199,8 +301,8 @@ impl Text {
                 if offset == marks.tail.offset {
                     return Ok(marks.tail.at);
                 }
-                let stretch = self.render(marks.tail.offset, offset)?;
-                marks.extend(&stretch);
+                let measured = self.measure(marks.tail.offset, offset)?;
+                marks.extend(&measured);
                 self.reach.store(marks.tail.offset.0, Ordering::Relaxed);
                 let bytes = (marks.known.capacity() + marks.asked.capacity()) * size_of::<Mark>();
                 self.weight.store(bytes, Ordering::Relaxed);
@@ -235,10 +337,10 @@ impl Text {
 }
 
 impl Marks {
-    fn extend(&mut self, stretch: &Stretch) {
+    fn extend(&mut self, measured: &Measured) {
         let from = self.tail.at;
-        for (offset, length, read) in &stretch.ends {
-            let mark = Mark { offset: *offset, at: from + *length as u64 };
+        for (offset, length, read) in &measured.ends {
+            let mark = Mark { offset: *offset, at: from + length };
             let last = self.known.back().map_or(0, |last| last.at);
             self.read += *read as u64;
             let is_far = mark.at - last >= self.spacing || self.read >= 4 * self.spacing;
@@ -248,7 +350,7 @@ impl Marks {
             }
             self.tail = mark;
         }
-        self.tail.offset = stretch.next;
+        self.tail.offset = measured.next;
         if self.known.len() > self.known_max.max(2) {
             self.spacing *= 2;
             let mut index = 0;
@@ -358,8 +460,9 @@ impl OpenText {
             if next >= end.offset {
                 return Err(TreeError::Gone(format!("position={behind}")));
             }
-            let stretch = self.text.render(next, end.offset)?;
-            chunk = Chunk { at: behind, text: stretch.text.into(), next: Some(stretch.next) };
+            let wanted = got.saturating_sub(behind)..until.saturating_sub(behind);
+            let Stretch { skipped, text, next } = self.text.render(next, end.offset, wanted)?;
+            chunk = Chunk { at: behind + skipped, text: text.into(), next };
             tokio::task::yield_now().await;
         }
     }

@@ -235,6 +235,8 @@ pub async fn plain(
                 ask => ask,
             };
             let wanted = partition..partition + 1;
+            // By user time it is whole only if a prefix by user time is.
+            engine.view_of(topic, wanted.clone(), ask, When::Refuse).await?;
             engine.view_of(topic, wanted, known, When::Refuse).await?.partitions.remove(0)
         }
     };

@@ -1,0 +1,122 @@
+//! The value of a key, open.
+//!
+//! A short one is held. Of long ones the whole tree holds one, that which was read last: others are
+//! found in the log again. So what is open takes little memory, however much there is open.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::blocking::on_disk;
+use engine::{Offset, Partition};
+use parking_lot::Mutex;
+
+use super::TreeError;
+use super::scan::{each_record, step};
+use super::text::READ_BYTES_MAX;
+
+/// The longest value that is held by who opened it.
+const HELD_BYTES_MAX: usize = 256 << 10;
+
+/// The long value that was read last, and where it stands.
+pub(crate) type LastValue = Arc<Mutex<Option<(Place, Bytes)>>>;
+
+/// A record's place among all: its log, and its offset.
+type Place = (u64, Offset);
+
+/// A value, open.
+pub(crate) struct OpenValue {
+    partition: Arc<Partition>,
+    offset: Offset,
+    length: u64,
+    /// The value, if it is short.
+    held: Option<Bytes>,
+    last: LastValue,
+}
+
+impl OpenValue {
+    pub(crate) fn new(
+        partition: &Arc<Partition>,
+        offset: Offset,
+        last: &LastValue,
+    ) -> Result<OpenValue, TreeError> {
+        let mut open = OpenValue {
+            partition: Arc::clone(partition),
+            offset,
+            length: 0,
+            held: None,
+            last: Arc::clone(last),
+        };
+        let value = on_disk(|| value_at(partition, offset))?;
+        open.length = value.len() as u64;
+        if value.len() <= HELD_BYTES_MAX {
+            open.held = Some(value);
+        } else {
+            *last.lock() = Some((open.place(), value));
+        }
+        Ok(open)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.length
+    }
+
+    pub(crate) fn read(&self, at: u64, length: usize) -> Result<Bytes, TreeError> {
+        match &self.held {
+            Some(value) => Ok(part(value, at, length)),
+            // Not with the rest of it.
+            None => {
+                on_disk(|| self.with_long(|value| Bytes::copy_from_slice(&part(value, at, length))))
+            }
+        }
+    }
+
+    /// One at a time: long values of many readers are never there together.
+    fn with_long<T>(&self, act: impl FnOnce(&Bytes) -> T) -> Result<T, TreeError> {
+        let mut last = self.last.lock();
+        if let Some((place, value)) = &*last
+            && *place == self.place()
+        {
+            return Ok(act(value));
+        }
+        *last = None;
+        let value = value_at(&self.partition, self.offset)?;
+        Ok(act(&last.insert((self.place(), value)).1))
+    }
+
+    fn place(&self) -> Place {
+        (self.partition.log.id.0, self.offset)
+    }
+}
+
+impl Drop for OpenValue {
+    fn drop(&mut self) {
+        if self.held.is_none() {
+            let mut last = self.last.lock();
+            if last.as_ref().is_some_and(|(place, _)| *place == self.place()) {
+                *last = None;
+            }
+        }
+    }
+}
+
+fn part(value: &Bytes, at: u64, length: usize) -> Bytes {
+    let from = usize::try_from(at).unwrap_or(usize::MAX).min(value.len());
+    value.slice(from..from.saturating_add(length.min(READ_BYTES_MAX)).min(value.len()))
+}
+
+/// What the record at an offset says. To be called where it may wait for the disk.
+fn value_at(partition: &Arc<Partition>, offset: Offset) -> Result<Bytes, TreeError> {
+    let offsets = offset..Offset(offset.0 + 1);
+    let step = step(partition, offsets.start, offsets.end, 0)?;
+    let mut value = None;
+    for batch in &step.batches {
+        each_record(batch, &offsets, None, |record| {
+            value.clone_from(&record.value);
+            Ok(())
+        })?;
+    }
+    // Not with the whole batch behind it.
+    value.map(|value| Bytes::copy_from_slice(&value)).ok_or_else(|| {
+        TreeError::Gone(format!("partition={}, offset={}", partition.index, offset.0))
+    })
+}

@@ -1,0 +1,70 @@
+//! What little a client sends makes nobody hold much: batches that unpack to very much are measured and
+//! read in parts, and what is open holds little.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod rig;
+
+use kafka_records::Codec;
+use rig::{Rig, record};
+
+/// Starts the peak anew, and says where it starts.
+fn reset_peak() -> usize {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    peak()
+}
+
+/// The most that this process has had in memory.
+fn peak() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    let kib: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib << 10
+}
+
+const VALUE_BYTES: usize = 4 << 20;
+const BATCHES: usize = 16;
+
+/// A topic of few packed bytes and many unpacked ones, all with keys of their own.
+async fn bombs() -> Rig {
+    let rig = Rig::new();
+    rig.topic("t", 1, &[]).await;
+    for nth in 0..BATCHES {
+        let records = [record(&format!("k{nth}"), &"x".repeat(VALUE_BYTES), 1)];
+        rig.produce_as("t", 0, &records, Codec::Zstd).await;
+    }
+    rig
+}
+
+/// One test, for there is one process: others would be measured with it.
+#[tokio::test]
+async fn what_is_held_does_not_grow_with_what_batches_unpack_to() {
+    let rig = bombs().await;
+    let before = reset_peak();
+    let node = rig.node("/topics/t/0.values").await.unwrap();
+    let size = (BATCHES * (VALUE_BYTES + 1)) as u64;
+    assert_eq!(rig.tree.stat(&node).await.unwrap().size, size);
+    let mut held = Vec::new();
+    for nth in 0..BATCHES {
+        let open = rig.tree.open(&node).await.unwrap();
+        let at = (nth * (VALUE_BYTES + 1) + VALUE_BYTES - 10) as u64;
+        let read = open.read(at, 21).await.unwrap();
+        let wanted = if nth + 1 == BATCHES { "xxxxxxxxxx\n" } else { "xxxxxxxxxx\nxxxxxxxxxx" };
+        assert_eq!(read, wanted);
+        held.push(open);
+    }
+    // Values of keys too: what is open holds none of them, and one is read after the other.
+    for nth in 0..BATCHES {
+        let node = rig.node(&format!("/topics/t/by-key/k{nth}")).await.unwrap();
+        held.push(rig.tree.open(&node).await.unwrap());
+    }
+    for open in &held[BATCHES..] {
+        assert_eq!(open.size().await.unwrap(), VALUE_BYTES as u64);
+        for at in [0, VALUE_BYTES - 3] {
+            assert_eq!(open.read(at as u64, 5).await.unwrap(), &"xxxxx"[..5.min(VALUE_BYTES - at)]);
+        }
+    }
+    let grown = peak() - before;
+    // Of one batch: the unpacked bytes, with room to grow.
+    assert!(grown < 6 * VALUE_BYTES, "{} MiB more", grown >> 20);
+}
