@@ -41,6 +41,7 @@ mod scan;
 mod stat;
 mod state;
 mod text;
+mod version;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

@@ -358,8 +358,7 @@ impl Filesystem for Session {
         self.serve(move |mounted| match mounted.names(handle.0, offset) {
             Ok(names) => {
                 for named in names {
-                    let (number, name) =
-                        (mounted.number_of(&named.place), OsStr::from_bytes(&named.name));
+                    let (number, name) = (named.place.number(), OsStr::from_bytes(&named.name));
                     if reply.add(INodeNo(number), named.next, named.kind, name) {
                         break;
                     }
@@ -385,12 +384,12 @@ impl Filesystem for Session {
                     let (number, name) = (told.attributes.ino, OsStr::from_bytes(&named.name));
                     let (ttl, file) = (&told.ttl, &told.attributes);
                     if reply.add(number, named.next, name, ttl, file, GENERATION) {
-                        mounted.untold(&named);
+                        mounted.untold(&told);
                         break;
                     }
                     // The kernel does not count these two.
                     if matches!(&*named.name, b"." | b"..") {
-                        mounted.untold(&named);
+                        mounted.untold(&told);
                     }
                 }
                 reply.ok();
