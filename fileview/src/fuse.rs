@@ -18,6 +18,7 @@
 //!
 //! The protocol is `fuser`'s business.
 
+mod asker;
 mod attributes;
 mod changes;
 mod coherence;

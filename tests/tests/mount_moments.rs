@@ -6,13 +6,15 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use kafka_protocol::messages::DeleteRecordsRequest;
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
 };
 use rustix::io::Errno;
-use tests::mount::{self, Mounted, moment};
+use tests::mount::{self, Mounted, moment, until};
 use tests::wire::{Wire, name};
 
 fn freezeframe(mounted: &Mounted, words: &[&str], input: &str) {
@@ -76,8 +78,10 @@ fn a_moment_whose_first_records_are_given_up_is_another_file_and_an_open_one_sta
             Err(error) => assert_eq!(Errno::from_io_error(&error), Some(Errno::STALE)),
         }
     }
-    // A moment of which nothing is left says so.
+    // A moment of which nothing is left says so, and who only lists names need not know.
     delete_records(&mounted, "t", i64::from(COUNT) + 5);
+    let listed = names(path.parent().unwrap());
+    assert_eq!(listed, ["0.jsonl", "0.values", "by-key"]);
     assert_eq!(errno(fs::read(&path)), Some(Errno::STALE));
     assert_eq!(errno(fs::metadata(&path)), Some(Errno::STALE));
 }
@@ -101,6 +105,23 @@ fn the_keys_of_a_moment_go_with_their_records() {
         assert_eq!(errno(fs::read(keys.join("a"))), Some(Errno::NOENT));
         assert_eq!(fs::read(keys.join("c")).unwrap(), b"3");
     }
+}
+
+#[test]
+fn who_waits_for_a_text_can_be_ended_before_it_comes() {
+    let Some(mounted) = mount::start("ended while it waits", &[]) else { return };
+    freezeframe(&mounted, &["topics", "create", "t"], "");
+    freezeframe(&mounted, &["produce", "t", "--partition", "0"], "1\n");
+    // Soon enough to be waited for, and late enough for all of this.
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let soon = now() + 4500;
+    let path = mounted.at(&format!("topics/t/0.values@s{soon}"));
+    let mut waiting = Command::new("cat").arg(path).spawn().unwrap();
+    let of = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", waiting.id())).unwrap();
+    until("it waits in the kernel", || of("wchan").contains("request_wait_answer"));
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    assert!(now() < soon, "it had to wait for its answer");
 }
 
 #[test]

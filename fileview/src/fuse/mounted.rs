@@ -16,14 +16,16 @@ use hlc::Cut;
 use parking_lot::Mutex;
 use tokio::runtime::Handle as Runtime;
 
+use super::asker::answer_of;
 use super::attributes::{
     FILES_SHARED_TTL, FILES_TTL, PAST_TTL, PRESENT_TTL, absent, attributes, file_type, kind_type,
-    read_only,
+    read_only, unseen,
 };
 use super::coherence::{Audience, MountId};
 use super::handles::{Handle, Handles, Listing};
 use super::nodes::{Nodes, Place, number};
 use super::refused::Refused;
+use crate::Format;
 use crate::tree::{Listed, Node, Tree, TreeError};
 
 /// How many names of the tree are asked for at once.
@@ -75,6 +77,33 @@ impl Mounted {
         self.runtime.block_on(answer)
     }
 
+    /// [`Mounted::wait`], for what may take long, as long as somebody waits for it.
+    fn wait_long<T>(
+        &self,
+        answer: impl Future<Output = Result<T, TreeError>>,
+    ) -> Result<T, TreeError> {
+        let unwanted = || Err(TreeError::NotYet("whoever asked is being killed".into()));
+        self.wait(answer_of(answer)).unwrap_or_else(unwanted)
+    }
+
+    /// Whether to look a name up may take reading all of a topic.
+    pub(super) fn looks_up_long(&self, parent: u64, name: &OsStr) -> bool {
+        match self.nodes.find(parent) {
+            Ok(Place::Tree(Node::Keys(_), _)) => true,
+            Ok(Place::Tree(Node::Topic(_), _)) => {
+                let name = name.as_bytes();
+                name.contains(&b'.') && !name.ends_with(b".log")
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether to know or open what has that number may take so.
+    pub(super) fn is_long(&self, number: u64) -> bool {
+        matches!(self.nodes.find(number), Ok(Place::Tree(node, _)) if is_text(&node)
+            || matches!(node, Node::Keys(_) | Node::Key { .. }))
+    }
+
     /// What a name means. A name that is not there is an answer too, where it may be remembered.
     pub(super) fn look_up(&self, parent: u64, name: &OsStr) -> Result<Told, Refused> {
         let (parent, name) = (self.nodes.find(parent)?, name.as_bytes());
@@ -93,7 +122,7 @@ impl Mounted {
             }
         }
         let parent = parent.node();
-        match self.wait(self.tree.lookup(&parent, name)) {
+        match self.wait_long(self.tree.lookup(&parent, name)) {
             Ok(node) => self.tell_node(node),
             // Whoever is asked for a key may find that what was its newest record is gone.
             Err(TreeError::NotFound(_))
@@ -155,7 +184,7 @@ impl Mounted {
         {
             return Ok(Told { attributes, ttl });
         }
-        let stat = self.wait(self.tree.stat(node))?;
+        let stat = self.wait_long(self.tree.stat(node))?;
         self.check_version(node, version)?;
         Ok(Told { attributes: read_only(number, &stat), ttl })
     }
@@ -206,7 +235,7 @@ impl Mounted {
             }
             Place::Tree(..) if to_write => Err(Refused::READ_ONLY),
             Place::Tree(node, version) => {
-                let open = self.wait(self.tree.open(&node))?;
+                let open = self.wait_long(self.tree.open(&node))?;
                 // The kernel looks the name up again, if it has one.
                 self.check_version(&node, version)?;
                 // Two that have a present open may have different bytes of it: each reads its own.
@@ -261,7 +290,7 @@ impl Mounted {
             Place::File(inode) => named.extend(self.file_names(*inode, listing, after)?),
             Place::Tree(node, _) => {
                 let behind = if after < FIRST_COOKIE { 0 } else { after };
-                let listed = self.wait(self.tree.list(node, behind, NAMES_AT_ONCE))?;
+                let listed = self.wait_long(self.tree.list(node, behind, NAMES_AT_ONCE))?;
                 named.extend(listed.into_iter().map(named_node));
             }
         }
@@ -295,8 +324,21 @@ impl Mounted {
     pub(super) fn told_of_name(&self, named: &NamedNode) -> Option<Told> {
         match &named.place {
             Place::File(_) => self.tell(&named.place).ok(),
+            Place::Tree(node, _) if is_text(node) => self.tell_unseen(node).ok(),
             Place::Tree(node, _) => self.tell_node(node.clone()).ok(),
         }
+    }
+
+    /// What the kernel is told of a text in a listing: to know how long it is would mean to read all of
+    /// it. It asks again, if somebody wants to know.
+    fn tell_unseen(&self, node: &Node) -> Result<Told, Refused> {
+        // One of which nothing is kept has a name nevertheless.
+        let version = self.wait(self.tree.version(node)).unwrap_or(0);
+        let place = Place::of(node.clone(), version);
+        let known = self.nodes.attributes(place.number());
+        let attributes = known.unwrap_or_else(|| unseen(place.number()));
+        self.nodes.tell(&place, None)?;
+        Ok(Told { attributes, ttl: PRESENT_TTL })
     }
 
     /// The kernel was not told of it after all.
@@ -342,6 +384,11 @@ const FIRST_COOKIE: u64 = 16;
 fn named_node(listed: Listed) -> NamedNode {
     let kind = kind_type(listed.kind);
     NamedNode { next: listed.cookie, name: listed.name, place: Place::of(listed.node, 0), kind }
+}
+
+/// Whether it is made by reading all of a partition.
+fn is_text(node: &Node) -> bool {
+    matches!(node, Node::Partition { format, .. } if *format != Format::Raw)
 }
 
 /// Whether attributes of that name are kept: a program's own, and root's. What others mean to the kernel
