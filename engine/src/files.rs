@@ -787,8 +787,7 @@ impl File {
         let permit = Arc::clone(&inner.flight).acquire_many_owned(units).await;
         let permit = permit.expect("never closed");
         let log = inner.store.log(self.inode().contents_log());
-        let append =
-            Append { note, ..append_of(&log, entry.kind, entry.payload, entry.crc_from) };
+        let append = Append { note, ..append_of(&log, entry.kind, entry.payload, entry.crc_from) };
         let (sender, receiver) = oneshot::channel();
         inner.store.append(vec![append], durability, move |mut results| {
             // The room is the journal's to give back.

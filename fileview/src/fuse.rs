@@ -7,7 +7,9 @@
 //!   `fsync` of any file or directory waits for stable storage, for everything before it. The kernel
 //!   holds nothing back but what is written through a mapping (`mmap`), until that is flushed.
 //! - Everything else is read only (`EROFS`).
-//! - What the kernel keeps of a moment it may keep for good: moments do not change. What it keeps of
+//! - What the kernel keeps of a moment it may keep for good: moments do not change. A partition of which
+//!   records were given up, or that was compacted, is another file then, of another number; and so is a
+//!   pin that was set anew. What it keeps of
 //!   files it keeps until they change, through it or through another mount. Of the present of topics and
 //!   groups it keeps nothing.
 //! - A request that waits for the disk keeps no other waiting (`workers.rs`), and what is under way is
@@ -16,6 +18,7 @@
 //!
 //! The protocol is `fuser`'s business.
 
+mod asker;
 mod attributes;
 mod changes;
 mod coherence;

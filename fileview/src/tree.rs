@@ -42,6 +42,7 @@ mod stat;
 mod state;
 mod text;
 mod value;
+mod version;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

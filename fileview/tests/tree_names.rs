@@ -263,6 +263,51 @@ async fn what_cannot_be_had_is_refused_with_a_number_of_its_own() {
 }
 
 #[tokio::test]
+async fn what_a_moment_shows_has_another_version_once_it_is_less_or_compacted() {
+    let rig = Rig::new();
+    let configs = [
+        ("cleanup.policy", "compact"),
+        ("min.cleanable.dirty.ratio", "0"),
+        ("retention.ms", "300"),
+    ];
+    rig.topic("t", 1, &configs).await;
+    for value in ["1", "2", "3"] {
+        rig.produce("t", 0, &[record("a", value, 10)]).await;
+    }
+    rig.pass(1);
+    let then = at(rig.now());
+    rig.pass(1);
+    let mut nodes = Vec::new();
+    for name in ["0.values", "0.log", "by-key/a"] {
+        nodes.push(rig.node(&format!("/.at/{then}/topics/t/{name}")).await.unwrap());
+    }
+    let versions = async || {
+        let mut versions = Vec::new();
+        for node in &nodes {
+            versions.push(rig.tree.version(node).await.unwrap());
+        }
+        versions
+    };
+    let first = versions().await;
+    let topic = rig.engine.topic("t").unwrap();
+    rig.engine.delete_records(&topic, 0, 1).await.unwrap();
+    let second = versions().await;
+    rig.pass(1000);
+    rig.settle().await;
+    assert_eq!(rig.engine.compact_due().await.unwrap(), 1);
+    let third = versions().await;
+    rig.produce("t", 0, &[record("b", "4", 10)]).await;
+    assert_eq!(versions().await, third, "what comes later is no part of it");
+    for nth in 0..nodes.len() {
+        assert_ne!(first[nth], second[nth], "{nth}");
+        assert_ne!(second[nth], third[nth], "{nth}");
+        assert_ne!(first[nth], third[nth], "{nth}");
+    }
+    let present = rig.node("/topics/t/0.values").await.unwrap();
+    assert_eq!(rig.tree.version(&present).await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn a_node_keeps_its_number_and_others_have_others() {
     let (rig, then, between) = house().await;
     let mut numbers = std::collections::BTreeMap::new();

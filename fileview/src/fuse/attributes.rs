@@ -116,6 +116,13 @@ pub(super) fn attributes(node: u64, file: &FileAttributes) -> FileAttr {
     }
 }
 
+/// What the kernel is told of the text `number` in a listing, of which nothing is known yet: only what it
+/// is. It must not believe it for any time.
+pub(super) fn unseen(number: u64) -> FileAttr {
+    let kind = FileType::RegularFile;
+    FileAttr { ino: INodeNo(number), kind, perm: 0o444, nlink: 1, ..absent() }
+}
+
 /// What stands for a name that is not there: the kernel remembers that too.
 pub(super) fn absent() -> FileAttr {
     FileAttr {

@@ -16,18 +16,22 @@ use hlc::Cut;
 use parking_lot::Mutex;
 use tokio::runtime::Handle as Runtime;
 
+use super::asker::answer_of;
 use super::attributes::{
     FILES_SHARED_TTL, FILES_TTL, PAST_TTL, PRESENT_TTL, absent, attributes, file_type, kind_type,
-    read_only,
+    read_only, unseen,
 };
 use super::coherence::{Audience, MountId};
 use super::handles::{Handle, Handles, Listing};
 use super::nodes::{Nodes, Place, number};
 use super::refused::Refused;
-use crate::tree::{Listed, Tree, TreeError};
+use crate::Format;
+use crate::tree::{Listed, Node, Tree, TreeError};
 
 /// How many names of the tree are asked for at once.
 const NAMES_AT_ONCE: usize = 1024;
+/// How often something is looked at again that became another version meanwhile.
+const TRIES: usize = 5;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +51,7 @@ pub(super) struct NamedNode {
     /// Where to go on behind it.
     pub(super) next: u64,
     pub(super) name: Vec<u8>,
+    /// Not yet in any version.
     pub(super) place: Place,
     pub(super) kind: fuser::FileType,
 }
@@ -72,6 +77,33 @@ impl Mounted {
         self.runtime.block_on(answer)
     }
 
+    /// [`Mounted::wait`], for what may take long, as long as somebody waits for it.
+    fn wait_long<T>(
+        &self,
+        answer: impl Future<Output = Result<T, TreeError>>,
+    ) -> Result<T, TreeError> {
+        let unwanted = || Err(TreeError::NotYet("whoever asked is being killed".into()));
+        self.wait(answer_of(answer)).unwrap_or_else(unwanted)
+    }
+
+    /// Whether to look a name up may take reading all of a topic.
+    pub(super) fn looks_up_long(&self, parent: u64, name: &OsStr) -> bool {
+        match self.nodes.find(parent) {
+            Ok(Place::Tree(Node::Keys(_), _)) => true,
+            Ok(Place::Tree(Node::Topic(_), _)) => {
+                let name = name.as_bytes();
+                name.contains(&b'.') && !name.ends_with(b".log")
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether to know or open what has that number may take so.
+    pub(super) fn is_long(&self, number: u64) -> bool {
+        matches!(self.nodes.find(number), Ok(Place::Tree(node, _)) if is_text(&node)
+            || matches!(node, Node::Keys(_) | Node::Key { .. }))
+    }
+
     /// What a name means. A name that is not there is an answer too, where it may be remembered.
     pub(super) fn look_up(&self, parent: u64, name: &OsStr) -> Result<Told, Refused> {
         let (parent, name) = (self.nodes.find(parent)?, name.as_bytes());
@@ -90,9 +122,12 @@ impl Mounted {
             }
         }
         let parent = parent.node();
-        match self.wait(self.tree.lookup(&parent, name)) {
-            Ok(node) => self.tell(&Place::of(node)),
-            Err(TreeError::NotFound(_)) if !parent.is_present() => {
+        match self.wait_long(self.tree.lookup(&parent, name)) {
+            Ok(node) => self.tell_node(node),
+            // Whoever is asked for a key may find that what was its newest record is gone.
+            Err(TreeError::NotFound(_))
+                if !parent.is_present() && !matches!(parent, Node::Keys(_)) =>
+            {
                 Ok(Told { attributes: absent(), ttl: PAST_TTL })
             }
             Err(error) => Err(error.into()),
@@ -118,18 +153,48 @@ impl Mounted {
     /// What the kernel is told of `place`, which it then knows once more.
     pub(super) fn tell(&self, place: &Place) -> Result<Told, Refused> {
         let told = self.known(place)?;
-        self.nodes.tell(place)?;
+        self.nodes.tell(place, Some(told.attributes))?;
         Ok(told)
     }
 
+    /// [`Mounted::tell`], of what a node is by now. The name may mean another version when it is asked
+    /// for again, so it is asked for again; what the kernel keeps of this one it finds again.
+    fn tell_node(&self, node: Node) -> Result<Told, Refused> {
+        let mut tries = 1;
+        loop {
+            let version = self.wait(self.tree.version(&node))?;
+            match self.tell(&Place::of(node.clone(), version)) {
+                Err(Refused::STALE) if tries < TRIES => tries += 1,
+                Ok(told) if version != 0 => return Ok(Told { ttl: PRESENT_TTL, ..told }),
+                told => return told,
+            }
+        }
+    }
+
     fn known(&self, place: &Place) -> Result<Told, Refused> {
-        let node = match place {
+        let (node, version) = match place {
             Place::File(inode) => return self.told_of_file(*inode),
-            Place::Tree(node) => node,
+            Place::Tree(node, version) => (node, *version),
         };
-        let stat = self.wait(self.tree.stat(node))?;
-        let ttl = if node.is_present() { PRESENT_TTL } else { PAST_TTL };
-        Ok(Told { attributes: read_only(node.inode(), &stat), ttl })
+        let number = place.number();
+        let is_fixed = version != 0 || !node.is_present();
+        let ttl = if is_fixed { PAST_TTL } else { PRESENT_TTL };
+        if version != 0
+            && let Some(attributes) = self.nodes.attributes(number)
+        {
+            return Ok(Told { attributes, ttl });
+        }
+        let stat = self.wait_long(self.tree.stat(node))?;
+        self.check_version(node, version)?;
+        Ok(Told { attributes: read_only(number, &stat), ttl })
+    }
+
+    /// What was just looked at is of that version.
+    fn check_version(&self, node: &Node, version: u64) -> Result<(), Refused> {
+        if version != 0 && self.wait(self.tree.version(node))? != version {
+            return Err(Refused::STALE);
+        }
+        Ok(())
     }
 
     /// What is known of a node.
@@ -148,7 +213,11 @@ impl Mounted {
     pub(super) fn read_link(&self, number: u64) -> Result<Vec<u8>, Refused> {
         match self.nodes.find(number)? {
             Place::File(inode) => Ok(self.files.read_link_inode(inode, Cut::ALL)?),
-            Place::Tree(node) => Ok(self.wait(self.tree.read_link(&node))?),
+            Place::Tree(node, version) => {
+                let target = self.wait(self.tree.read_link(&node))?;
+                self.check_version(&node, version)?;
+                Ok(target)
+            }
         }
     }
 
@@ -164,9 +233,11 @@ impl Mounted {
                 // All that changes it comes through the kernel, or it is told.
                 Ok((self.handles.add(Handle::File(file))?, FopenFlags::FOPEN_KEEP_CACHE))
             }
-            Place::Tree(_) if to_write => Err(Refused::READ_ONLY),
-            Place::Tree(node) => {
-                let open = self.wait(self.tree.open(&node))?;
+            Place::Tree(..) if to_write => Err(Refused::READ_ONLY),
+            Place::Tree(node, version) => {
+                let open = self.wait_long(self.tree.open(&node))?;
+                // The kernel looks the name up again, if it has one.
+                self.check_version(&node, version)?;
                 // Two that have a present open may have different bytes of it: each reads its own.
                 let flags = match node.is_present() {
                     true => FopenFlags::FOPEN_DIRECT_IO,
@@ -190,8 +261,9 @@ impl Mounted {
     pub(super) fn open_directory(&self, number: u64) -> Result<(FileHandle, FopenFlags), Refused> {
         let place = self.nodes.find(number)?;
         let past = match &place {
-            Place::Tree(node) => !node.is_present(),
-            Place::File(_) => false,
+            // The keys of a moment are fewer once records are given up.
+            Place::Tree(Node::Keys(_), _) | Place::File(_) => false,
+            Place::Tree(node, _) => !node.is_present(),
         };
         let flags = match past {
             true => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
@@ -216,9 +288,9 @@ impl Mounted {
         }
         match &here {
             Place::File(inode) => named.extend(self.file_names(*inode, listing, after)?),
-            Place::Tree(node) => {
+            Place::Tree(node, _) => {
                 let behind = if after < FIRST_COOKIE { 0 } else { after };
-                let listed = self.wait(self.tree.list(node, behind, NAMES_AT_ONCE))?;
+                let listed = self.wait_long(self.tree.list(node, behind, NAMES_AT_ONCE))?;
                 named.extend(listed.into_iter().map(named_node));
             }
         }
@@ -250,26 +322,35 @@ impl Mounted {
 
     /// What the kernel is told of a name in a directory that it lists; `None` if it is gone by now.
     pub(super) fn told_of_name(&self, named: &NamedNode) -> Option<Told> {
-        self.tell(&named.place).ok()
+        match &named.place {
+            Place::File(_) => self.tell(&named.place).ok(),
+            Place::Tree(node, _) if is_text(node) => self.tell_unseen(node).ok(),
+            Place::Tree(node, _) => self.tell_node(node.clone()).ok(),
+        }
+    }
+
+    /// What the kernel is told of a text in a listing: to know how long it is would mean to read all of
+    /// it. It asks again, if somebody wants to know.
+    fn tell_unseen(&self, node: &Node) -> Result<Told, Refused> {
+        // One of which nothing is kept has a name nevertheless.
+        let version = self.wait(self.tree.version(node)).unwrap_or(0);
+        let place = Place::of(node.clone(), version);
+        let known = self.nodes.attributes(place.number());
+        let attributes = known.unwrap_or_else(|| unseen(place.number()));
+        self.nodes.tell(&place, None)?;
+        Ok(Told { attributes, ttl: PRESENT_TTL })
     }
 
     /// The kernel was not told of it after all.
-    pub(super) fn untold(&self, named: &NamedNode) {
-        self.nodes.forget(self.number_of(&named.place), 1);
-    }
-
-    pub(super) fn number_of(&self, place: &Place) -> u64 {
-        match place {
-            Place::File(inode) => number(*inode),
-            Place::Tree(node) => node.inode(),
-        }
+    pub(super) fn untold(&self, told: &Told) {
+        self.nodes.forget(told.attributes.ino.0, 1);
     }
 
     /// The directory of files with the number `parent`.
     pub(super) fn directory(&self, parent: u64) -> Result<Inode, Refused> {
         match self.nodes.find(parent)? {
             Place::File(inode) => Ok(inode),
-            Place::Tree(_) => Err(Refused::READ_ONLY),
+            Place::Tree(..) => Err(Refused::READ_ONLY),
         }
     }
 
@@ -302,7 +383,12 @@ const FIRST_COOKIE: u64 = 16;
 
 fn named_node(listed: Listed) -> NamedNode {
     let kind = kind_type(listed.kind);
-    NamedNode { next: listed.cookie, name: listed.name, place: Place::of(listed.node), kind }
+    NamedNode { next: listed.cookie, name: listed.name, place: Place::of(listed.node, 0), kind }
+}
+
+/// Whether it is made by reading all of a partition.
+fn is_text(node: &Node) -> bool {
+    matches!(node, Node::Partition { format, .. } if *format != Format::Raw)
 }
 
 /// Whether attributes of that name are kept: a program's own, and root's. What others mean to the kernel

@@ -3,10 +3,14 @@
 //! A file of the present is its inode's number, and so is found without being remembered. Everything
 //! else is remembered for as long as the kernel does, which says so: it counts what it was told, and
 //! forgets that many.
+//!
+//! What the kernel keeps it keeps by number. So a node of the past that shows other bytes than before,
+//! because some were given up or compacted, has another number: what was open stays what it was.
 
 use std::collections::HashMap;
 
 use engine::files::Inode;
+use fuser::FileAttr;
 use parking_lot::Mutex;
 
 use super::refused::Refused;
@@ -17,12 +21,15 @@ use crate::tree::Node;
 pub(super) enum Place {
     /// A file or directory that can be changed.
     File(Inode),
-    /// Anything else of the tree.
-    Tree(Node),
+    /// Anything else of the tree, and in which version ([`crate::tree::Tree::version`]).
+    Tree(Node, u64),
 }
 
 struct Known {
     node: Node,
+    version: u64,
+    /// What the kernel was told of it last.
+    attributes: Option<FileAttr>,
     /// How often the kernel was told of it.
     told: u64,
 }
@@ -37,10 +44,21 @@ pub(super) struct Nodes {
 const MADE: u64 = 1 << 63;
 
 impl Place {
-    pub(super) fn of(node: Node) -> Place {
+    /// A node in a version.
+    pub(super) fn of(node: Node, version: u64) -> Place {
         match node {
             Node::File { inode, cut: None } => Place::File(inode),
-            node => Place::Tree(node),
+            node => Place::Tree(node, version),
+        }
+    }
+
+    /// The number by which the kernel knows it.
+    pub(super) fn number(&self) -> u64 {
+        match self {
+            Place::File(inode) => number(*inode),
+            Place::Tree(node, 0) => node.inode(),
+            // Both are hashes.
+            Place::Tree(node, version) => (node.inode() ^ version) | MADE,
         }
     }
 
@@ -48,7 +66,7 @@ impl Place {
     pub(super) fn node(&self) -> Node {
         match self {
             Place::File(inode) => Node::File { inode: *inode, cut: None },
-            Place::Tree(node) => node.clone(),
+            Place::Tree(node, _) => node.clone(),
         }
     }
 }
@@ -62,7 +80,7 @@ impl Nodes {
     /// What `number` means.
     pub(super) fn find(&self, number: u64) -> Result<Place, Refused> {
         if number == Node::Root(None).inode() {
-            return Ok(Place::Tree(Node::Root(None)));
+            return Ok(Place::Tree(Node::Root(None), 0));
         }
         if number == self::number(Inode::ROOT) {
             return Ok(Place::File(Inode::ROOT));
@@ -71,22 +89,32 @@ impl Nodes {
             return Ok(Place::File(Inode(number)));
         }
         let known = self.known.lock();
-        known.get(&number).map(|known| Place::Tree(known.node.clone())).ok_or(Refused::STALE)
+        let known = known.get(&number).ok_or(Refused::STALE)?;
+        Ok(Place::Tree(known.node.clone(), known.version))
     }
 
-    /// The kernel is about to be told of `place` once more; returns the number.
-    pub(super) fn tell(&self, place: &Place) -> Result<u64, Refused> {
-        let node = match place {
-            Place::File(inode) => return Ok(number(*inode)),
-            Place::Tree(node) => node,
-        };
-        let number = node.inode();
+    /// What the kernel was told last of a number that it knows.
+    pub(super) fn attributes(&self, number: u64) -> Option<FileAttr> {
+        self.known.lock().get(&number)?.attributes
+    }
+
+    /// The kernel is about to be told of `place` once more, and of what is known of it; returns the
+    /// number.
+    pub(super) fn tell(&self, place: &Place, attributes: Option<FileAttr>) -> Result<u64, Refused> {
+        let number = place.number();
+        let Place::Tree(node, version) = place else { return Ok(number) };
         let mut known = self.known.lock();
-        let entry = known.entry(number).or_insert_with(|| Known { node: node.clone(), told: 0 });
+        let entry = known.entry(number).or_insert_with(|| Known {
+            node: node.clone(),
+            version: *version,
+            attributes: None,
+            told: 0,
+        });
         // Two nodes of one number: one in 2^63.
-        if entry.node != *node {
+        if entry.node != *node || entry.version != *version {
             return Err(Refused::IO);
         }
+        entry.attributes = attributes.or(entry.attributes);
         entry.told += 1;
         Ok(number)
     }
@@ -120,11 +148,11 @@ mod tests {
     #[test]
     fn what_is_forgotten_as_often_as_it_was_told_is_gone() {
         let nodes = Nodes::default();
-        let place = Place::Tree(Node::Topics(None));
-        let number = nodes.tell(&place).unwrap();
-        assert_eq!(nodes.tell(&place).unwrap(), number);
+        let place = Place::Tree(Node::Topics(None), 0);
+        let number = nodes.tell(&place, None).unwrap();
+        assert_eq!(nodes.tell(&place, None).unwrap(), number);
         nodes.forget(number, 1);
-        assert!(matches!(nodes.find(number), Ok(Place::Tree(Node::Topics(None)))));
+        assert!(matches!(nodes.find(number), Ok(Place::Tree(Node::Topics(None), 0))));
         nodes.forget(number, 1);
         assert_eq!(nodes.find(number).unwrap_err(), Refused::STALE);
         assert_eq!(nodes.count(), 0);
@@ -134,12 +162,26 @@ mod tests {
     fn files_of_the_present_are_found_without_being_told_of() {
         let nodes = Nodes::default();
         for inode in [Inode::ROOT, Inode(2), Inode(1 << 40)] {
-            let number = nodes.tell(&Place::File(inode)).unwrap();
+            let number = nodes.tell(&Place::File(inode), None).unwrap();
             assert!(matches!(nodes.find(number), Ok(Place::File(found)) if found == inode));
         }
-        assert!(matches!(nodes.find(1), Ok(Place::Tree(Node::Root(None)))));
+        assert!(matches!(nodes.find(1), Ok(Place::Tree(Node::Root(None), 0))));
         let past = Node::File { inode: Inode(2), cut: Some(Cut::ALL) };
-        assert!(nodes.tell(&Place::Tree(past)).unwrap() >= MADE);
+        assert!(nodes.tell(&Place::Tree(past, 0), None).unwrap() >= MADE);
         assert_eq!(nodes.count(), 1);
+    }
+
+    #[test]
+    fn each_version_has_a_number_of_its_own_and_what_was_told_of_it() {
+        let nodes = Nodes::default();
+        let of = |version| Place::Tree(Node::Pin("p".into()), version);
+        let told = |size| Some(FileAttr { size, ..super::super::attributes::absent() });
+        let [first, second] = [7, 8].map(|nth| nodes.tell(&of(nth), told(nth)).unwrap());
+        assert_ne!(first, second);
+        assert_eq!(nodes.tell(&of(7), None).unwrap(), first);
+        assert_eq!(nodes.attributes(first).unwrap().size, 7);
+        nodes.forget(second, 1);
+        assert_eq!(nodes.attributes(second), None);
+        assert!(matches!(nodes.find(first), Ok(Place::Tree(Node::Pin(_), 7))));
     }
 }

@@ -18,6 +18,7 @@ use fuser::{
 };
 use rustix::fs::OFlags;
 
+use super::asker::on_behalf;
 use super::changes::{Making, Setting, Write, kind_of};
 use super::mounted::{Caller, Mounted, Told};
 use super::refused::Refused;
@@ -54,6 +55,12 @@ impl Session {
     fn serve(&self, request: impl FnOnce(&Mounted) + Send + 'static) {
         let mounted = Arc::clone(&self.mounted);
         self.workers.serve(move || request(&mounted));
+    }
+
+    /// Serves a request that may take long, for as long as its asker lives.
+    fn serve_long(&self, request: &Request, serve: impl FnOnce(&Mounted) + Send + 'static) {
+        let (mounted, asker) = (Arc::clone(&self.mounted), request.pid());
+        self.workers.serve_long(move || on_behalf(asker, || serve(&mounted)));
     }
 
     /// Everything written before is on stable storage when `reply` is given. Nobody waits on a thread.
@@ -129,18 +136,29 @@ impl Filesystem for Session {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let is_long = self.mounted.looks_up_long(parent.0, name);
         let name = name.to_owned();
-        self.serve(move |mounted| entry(reply, mounted.look_up(parent.0, &name)));
+        let look_up = move |mounted: &Mounted| entry(reply, mounted.look_up(parent.0, &name));
+        if is_long { self.serve_long(request, look_up) } else { self.serve(look_up) }
     }
 
     fn forget(&self, _: &Request, node: INodeNo, times: u64) {
         self.mounted.nodes.forget(node.0, times);
     }
 
-    fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
         let handle = handle.map(|handle| handle.0);
-        self.serve(move |mounted| attributes(reply, mounted.attributes(node.0, handle)));
+        let know = move |mounted: &Mounted| {
+            attributes(reply, mounted.attributes(node.0, handle));
+        };
+        if self.mounted.is_long(node.0) { self.serve_long(request, know) } else { self.serve(know) }
     }
 
     fn setattr(
@@ -255,9 +273,10 @@ impl Filesystem for Session {
         self.serve(move |mounted| entry(reply, mounted.link(node.0, parent.0, &name)));
     }
 
-    fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let to_write = flags.acc_mode() != OpenAccMode::O_RDONLY;
-        self.serve(move |mounted| opened(reply, mounted.open(node.0, to_write)));
+        let open = move |mounted: &Mounted| opened(reply, mounted.open(node.0, to_write));
+        if self.mounted.is_long(node.0) { self.serve_long(request, open) } else { self.serve(open) }
     }
 
     fn read(
@@ -350,17 +369,16 @@ impl Filesystem for Session {
 
     fn readdir(
         &self,
-        _: &Request,
-        _node: INodeNo,
+        request: &Request,
+        node: INodeNo,
         handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.serve(move |mounted| match mounted.names(handle.0, offset) {
+        let list = move |mounted: &Mounted| match mounted.names(handle.0, offset) {
             Ok(names) => {
                 for named in names {
-                    let (number, name) =
-                        (mounted.number_of(&named.place), OsStr::from_bytes(&named.name));
+                    let (number, name) = (named.place.number(), OsStr::from_bytes(&named.name));
                     if reply.add(INodeNo(number), named.next, named.kind, name) {
                         break;
                     }
@@ -368,36 +386,38 @@ impl Filesystem for Session {
                 reply.ok();
             }
             Err(refused) => reply.error(refused.errno()),
-        });
+        };
+        if self.mounted.is_long(node.0) { self.serve_long(request, list) } else { self.serve(list) }
     }
 
     fn readdirplus(
         &self,
-        _: &Request,
-        _node: INodeNo,
+        request: &Request,
+        node: INodeNo,
         handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.serve(move |mounted| match mounted.names(handle.0, offset) {
+        let list = move |mounted: &Mounted| match mounted.names(handle.0, offset) {
             Ok(names) => {
                 for named in names {
                     let Some(told) = mounted.told_of_name(&named) else { continue };
                     let (number, name) = (told.attributes.ino, OsStr::from_bytes(&named.name));
                     let (ttl, file) = (&told.ttl, &told.attributes);
                     if reply.add(number, named.next, name, ttl, file, GENERATION) {
-                        mounted.untold(&named);
+                        mounted.untold(&told);
                         break;
                     }
                     // The kernel does not count these two.
                     if matches!(&*named.name, b"." | b"..") {
-                        mounted.untold(&named);
+                        mounted.untold(&told);
                     }
                 }
                 reply.ok();
             }
             Err(refused) => reply.error(refused.errno()),
-        });
+        };
+        if self.mounted.is_long(node.0) { self.serve_long(request, list) } else { self.serve(list) }
     }
 
     fn releasedir(

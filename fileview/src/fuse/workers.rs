@@ -5,6 +5,9 @@
 //! the disk must not keep others waiting that need no disk: whoever finds that all other threads are
 //! busy hands its request to a pool and goes on listening. The pool is bounded, so what is under way is
 //! too; when it is full, the last thread serves as well, and the kernel holds back what comes.
+//!
+//! What may take as long as reading a whole topic is served apart, a few at a time: the others wait on no
+//! thread, and keep nobody waiting but each other.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -15,6 +18,8 @@ use tokio::sync::Semaphore;
 
 /// How many requests wait in the pool at most.
 const POOL_MAX: usize = 64;
+/// How many requests that may take long are served at a time.
+const LONG_MAX: usize = 16;
 
 /// Serves requests.
 pub(super) struct Workers {
@@ -23,12 +28,14 @@ pub(super) struct Workers {
     threads: usize,
     busy: AtomicUsize,
     pool: Arc<Semaphore>,
+    long: Arc<Semaphore>,
 }
 
 impl Workers {
     pub(super) fn new(runtime: Handle, threads: usize) -> Workers {
         let pool = Arc::new(Semaphore::new(POOL_MAX));
-        Workers { runtime, threads, busy: AtomicUsize::new(0), pool }
+        let long = Arc::new(Semaphore::new(LONG_MAX));
+        Workers { runtime, threads, busy: AtomicUsize::new(0), pool, long }
     }
 
     /// Serves a request, here or in the pool.
@@ -44,6 +51,18 @@ impl Workers {
         } else {
             guarded(request);
         }
+    }
+
+    /// Serves a request that may take long, when it is its turn.
+    pub(super) fn serve_long(&self, request: impl FnOnce() + Send + 'static) {
+        let turns = Arc::clone(&self.long);
+        self.runtime.spawn(async move {
+            let turn = turns.acquire_owned().await.expect("never closed");
+            tokio::task::spawn_blocking(move || {
+                guarded(request);
+                drop(turn);
+            });
+        });
     }
 
     /// Serves what only waits to be woken, on no thread of its own.
@@ -107,6 +126,31 @@ mod tests {
         release.send(()).unwrap();
         first.join().unwrap();
         assert_eq!(workers.busy.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_takes_long_takes_no_thread_from_others() {
+        let workers = Workers::new(Handle::current(), 2);
+        let gate = Arc::new(parking_lot::RwLock::new(()));
+        let held = gate.write();
+        let (began, begun) = channel();
+        const COUNT: usize = 3 * (POOL_MAX + LONG_MAX);
+        for _ in 0..COUNT {
+            let (gate, began) = (Arc::clone(&gate), began.clone());
+            workers.serve_long(move || {
+                began.send(()).unwrap();
+                drop(gate.read());
+            });
+        }
+        for _ in 0..LONG_MAX {
+            begun.recv().unwrap();
+        }
+        let (answer, answered) = channel();
+        workers.serve(move || answer.send(std::thread::current().id()).unwrap());
+        assert_eq!(answered.recv().unwrap(), std::thread::current().id());
+        assert!(begun.try_recv().is_err(), "no more than that at a time");
+        drop(held);
+        assert_eq!(begun.iter().take(COUNT - LONG_MAX).count(), COUNT - LONG_MAX);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -66,6 +66,11 @@ impl Generation {
         Generation(partition.log.horizon().base())
     }
 
+    /// Another one for each generation of a log.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
     /// From where on all is still what it was in this generation.
     pub(crate) fn floor(self, partition: &Partition) -> Offset {
         let horizon = partition.log.horizon();

@@ -1,0 +1,145 @@
+//! Moments through the mount, after their first records were given up or a pin was set anew: what the
+//! kernel kept of before is never taken for what there is (`F43`, `F44`, `G14`).
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kafka_protocol::messages::DeleteRecordsRequest;
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
+use rustix::io::Errno;
+use tests::mount::{self, Mounted, moment, until};
+use tests::wire::{Wire, name};
+
+fn freezeframe(mounted: &Mounted, words: &[&str], input: &str) {
+    let kafka = mounted.server().kafka.to_string();
+    let ended = tests::run(&[&["--bootstrap", &kafka], words].concat(), input);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+fn delete_records(mounted: &Mounted, topic: &str, before: i64) {
+    let partition = DeleteRecordsPartition::default().with_partition_index(0).with_offset(before);
+    let topic =
+        DeleteRecordsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    let request = DeleteRecordsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
+    let mut wire = Wire::connect(mounted.server().kafka);
+    let answer = wire.ask::<DeleteRecordsRequest>(2, &request).unwrap();
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0, "{answer:?}");
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<Errno> {
+    Errno::from_io_error(&result.expect_err("it is refused"))
+}
+
+#[test]
+fn a_moment_whose_first_records_are_given_up_is_another_file_and_an_open_one_stays_itself() {
+    let Some(mounted) = mount::start("moments whose start moves", &[]) else { return };
+    freezeframe(&mounted, &["topics", "create", "t"], "");
+    // Longer than a page, and more than the kernel reads at once.
+    let lines = |range: std::ops::Range<u32>| -> String {
+        range.map(|nth| format!("{nth:099}\n")).collect()
+    };
+    const COUNT: u32 = 5000;
+    freezeframe(&mounted, &["produce", "t", "--partition", "0"], &lines(0..COUNT));
+    let then = moment();
+    freezeframe(&mounted, &["produce", "t", "--partition", "0"], &lines(COUNT..COUNT + 10));
+    let path = mounted.at(&format!(".at/{then}/topics/t/0.values"));
+    let (before, open) = (fs::metadata(&path).unwrap(), File::open(&path).unwrap());
+    // The kernel has the beginning of it, and a program has the rest to read.
+    let mut first = [0; 200];
+    open.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().ino(), before.ino(), "the same file, kept");
+
+    delete_records(&mounted, "t", 1001);
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!(after.len(), u64::from(COUNT - 1001) * 100);
+    assert_ne!(after.ino(), before.ino());
+    assert_eq!(fs::read_to_string(&path).unwrap(), lines(1001..COUNT));
+    assert_eq!(fs::metadata(&path).unwrap().ino(), after.ino());
+    // What was open: its own bytes at their places, or none.
+    assert_eq!(open.metadata().unwrap().len(), before.len());
+    for nth in (0..COUNT).step_by(250) {
+        let mut line = [0; 100];
+        match open.read_exact_at(&mut line, u64::from(nth) * 100) {
+            Ok(()) => assert_eq!(line[..], *lines(nth..nth + 1).as_bytes(), "line {nth}"),
+            Err(error) => assert_eq!(Errno::from_io_error(&error), Some(Errno::STALE)),
+        }
+    }
+    // A moment of which nothing is left says so, and who only lists names need not know.
+    delete_records(&mounted, "t", i64::from(COUNT) + 5);
+    let listed = names(path.parent().unwrap());
+    assert_eq!(listed, ["0.jsonl", "0.values", "by-key"]);
+    assert_eq!(errno(fs::read(&path)), Some(Errno::STALE));
+    assert_eq!(errno(fs::metadata(&path)), Some(Errno::STALE));
+}
+
+#[test]
+fn the_keys_of_a_moment_go_with_their_records() {
+    let Some(mounted) = mount::start("keys of moments", &[]) else { return };
+    freezeframe(&mounted, &["topics", "create", "t"], "");
+    let keyed = ["produce", "t", "--partition", "0", "--key-separator", ":"];
+    freezeframe(&mounted, &keyed, "a:1\nb:2\nc:3\n");
+    let then = moment();
+    let keys = mounted.at(&format!(".at/{then}/topics/t/by-key"));
+    for _ in 0..2 {
+        assert_eq!(names(&keys), ["a", "b", "c"]);
+        assert_eq!(fs::read(keys.join("a")).unwrap(), b"1");
+        assert_eq!(fs::read(keys.join("c")).unwrap(), b"3");
+    }
+    delete_records(&mounted, "t", 2);
+    for _ in 0..2 {
+        assert_eq!(names(&keys), ["c"]);
+        assert_eq!(errno(fs::read(keys.join("a"))), Some(Errno::NOENT));
+        assert_eq!(fs::read(keys.join("c")).unwrap(), b"3");
+    }
+}
+
+#[test]
+fn who_waits_for_a_text_can_be_ended_before_it_comes() {
+    let Some(mounted) = mount::start("ended while it waits", &[]) else { return };
+    freezeframe(&mounted, &["topics", "create", "t"], "");
+    freezeframe(&mounted, &["produce", "t", "--partition", "0"], "1\n");
+    // Soon enough to be waited for, and late enough for all of this.
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let soon = now() + 4500;
+    let path = mounted.at(&format!("topics/t/0.values@s{soon}"));
+    let mut waiting = Command::new("cat").arg(path).spawn().unwrap();
+    let of = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", waiting.id())).unwrap();
+    until("it waits in the kernel", || of("wchan").contains("request_wait_answer"));
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    assert!(now() < soon, "it had to wait for its answer");
+}
+
+#[test]
+fn a_pin_that_is_set_anew_leads_to_its_new_moment() {
+    let Some(mounted) = mount::start("pins set anew", &[]) else { return };
+    let link = mounted.at(".at/audit");
+    let mut seen = Vec::new();
+    for nth in 0..3 {
+        fs::write(mounted.at("files/a"), format!("{nth}")).unwrap();
+        let then = moment();
+        freezeframe(&mounted, &["pins", "set", "audit", "--at", &then, "--for", "1h"], "");
+        for _ in 0..2 {
+            assert_eq!(fs::read_to_string(link.join("files/a")).unwrap(), format!("{nth}"));
+        }
+        seen.push(fs::read_link(&link).unwrap());
+        freezeframe(&mounted, &["pins", "remove", "audit"], "");
+        assert!(fs::symlink_metadata(&link).is_err());
+    }
+    seen.dedup();
+    assert_eq!(seen.len(), 3, "{seen:?}");
+}
