@@ -41,6 +41,7 @@ fn options(durability: Durability, segment_bytes_max: u64) -> Options {
         segment_bytes_max,
         tail_bytes_max: 2048,
         tended_by_hand: true,
+        driven_by_hand: true,
         ..Options::default()
     }
 }

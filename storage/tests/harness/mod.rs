@@ -125,6 +125,7 @@ pub(crate) struct Rig {
     pub(crate) store: Store<TestStage>,
     pub(crate) calls: Arc<Calls>,
     pub(crate) replayed: Vec<Seen>,
+    is_driven_by_hand: bool,
 }
 
 impl std::fmt::Debug for Rig {
@@ -151,7 +152,8 @@ impl Rig {
         let mut replay = Remember::default();
         let staged = Arc::clone(&calls);
         let store = Store::open(disk, options, wall, &mut replay, |_| TestStage(staged), || {})?;
-        Ok(Rig { store, calls, replayed: replay.0 })
+        let is_driven_by_hand = options.driven_by_hand;
+        Ok(Rig { store, calls, replayed: replay.0, is_driven_by_hand })
     }
 
     /// Appends, and waits for the results.
@@ -160,7 +162,9 @@ impl Rig {
         appends: Vec<Append<Verdict>>,
         durability: Durability,
     ) -> Vec<TestResult> {
-        self.begin(appends, durability)
+        let results = self.begin(appends, durability);
+        self.settle();
+        results
             .recv_timeout(Duration::from_secs(60))
             .expect("an append that never completes is a bug")
     }
@@ -183,6 +187,18 @@ impl Rig {
         &self,
         requests: Vec<(Vec<Append<Verdict>>, Durability)>,
     ) -> Vec<Vec<TestResult>> {
+        let hold = (!self.is_driven_by_hand).then(|| self.hold_writer());
+        let waiting: Vec<_> =
+            requests.into_iter().map(|(appends, how)| self.begin(appends, how)).collect();
+        drop(hold);
+        self.settle();
+        let patience = Duration::from_secs(60);
+        let done = |receiver: mpsc::Receiver<_>| receiver.recv_timeout(patience).expect("results");
+        waiting.into_iter().map(done).collect()
+    }
+
+    /// Holds the writer's thread back until what is given back is dropped.
+    fn hold_writer(&self) -> mpsc::Sender<()> {
         let (hold, held) = mpsc::channel::<()>();
         let here = std::thread::current().id();
         self.store.append(Vec::new(), Durability::Written, move |_| {
@@ -191,12 +207,7 @@ impl Rig {
                 let _ = held.recv();
             }
         });
-        let waiting: Vec<_> =
-            requests.into_iter().map(|(appends, how)| self.begin(appends, how)).collect();
-        drop(hold);
-        let patience = Duration::from_secs(60);
-        let done = |receiver: mpsc::Receiver<_>| receiver.recv_timeout(patience).expect("results");
-        waiting.into_iter().map(done).collect()
+        hold
     }
 
     /// Closes the clock, and waits for the bound that this asked for, so that runs replay.
@@ -207,9 +218,9 @@ impl Rig {
         timekeeper.frontier()
     }
 
-    /// Waits for a bound that was asked for: it is renewed on another thread, and no two runs would
-    /// have the same operations.
+    /// Has done what there is to do, if it is done by hand, and waits for a bound that was asked for.
     pub(crate) fn settle(&self) {
+        while self.store.turn() {}
         while self.store.timekeeper().is_renewing() {
             std::thread::yield_now();
         }
