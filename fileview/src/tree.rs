@@ -43,6 +43,12 @@ mod state;
 mod text;
 mod value;
 
+#[cfg(test)]
+#[path = "../tests/rig/mod.rs"]
+mod rig;
+#[cfg(test)]
+mod tests;
+
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
