@@ -65,6 +65,8 @@ pub(crate) struct Table {
     cut: Cut,
     /// How far each partition has been read.
     ends: Vec<Offset>,
+    /// That of each partition which was read.
+    generations: Vec<Generation>,
     bytes: usize,
     /// How many records without a value were put in since these were taken out.
     tombstones: usize,
@@ -72,7 +74,15 @@ pub(crate) struct Table {
 
 impl Table {
     fn new(range: Range<u64>, cut: Cut) -> Table {
-        Table { range, entries: BTreeMap::new(), cut, ends: Vec::new(), bytes: 0, tombstones: 0 }
+        Table {
+            range,
+            entries: BTreeMap::new(),
+            cut,
+            ends: Vec::new(),
+            generations: Vec::new(),
+            bytes: 0,
+            tombstones: 0,
+        }
     }
 
     fn put(&mut self, place: u64, key: &[u8], newest: Newest, bytes_max: usize) {
@@ -124,6 +134,7 @@ impl Table {
         }
         keyed.check()?;
         self.cut = keyed.cut;
+        self.generations.clone_from(&keyed.generations);
         if self.tombstones > 0 {
             // What is read later is newer than all of this: nothing has to be held against it.
             self.entries.retain(|_, newest| newest.length.is_some());
@@ -158,6 +169,12 @@ impl Table {
             })?;
         }
         Ok(step.next)
+    }
+
+    /// Whether it was read in the state that the partitions are in. In another one, a tombstone may be
+    /// gone that takes away what was read: it would never be met.
+    fn is_of(&self, keyed: &Keyed) -> bool {
+        self.generations.iter().zip(&keyed.generations).all(|(read, now)| read == now)
     }
 
     /// Whether there is more in what is seen than has been read.
@@ -297,7 +314,8 @@ impl Tree {
         let key = (topic.id, topic.at);
         let slot = self.tables.slot(topic);
         let mut held = slot.table.lock().await;
-        let mut known = held.take().filter(|known| known.range.contains(&from));
+        let serves = |known: &Arc<Table>| known.range.contains(&from) && known.is_of(keyed);
+        let mut known = held.take().filter(serves);
         let made = match &mut known {
             Some(known) if known.cut >= keyed.cut || !known.is_behind(&keyed.seen) => {
                 Arc::clone(known)
@@ -339,7 +357,8 @@ impl Tree {
             true => known.start == range.start && known.end <= range.end,
             false => *known == range,
         };
-        if let Some(known) = held.as_ref().filter(|known| serves(&known.range)) {
+        let known = held.as_ref().filter(|known| serves(&known.range) && known.is_of(keyed));
+        if let Some(known) = known {
             return Ok(Arc::clone(known));
         }
         let made = Arc::new(self.make(keyed, range).await?);

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use engine::Offset;
+
 use super::raw::OpenRaw;
 use super::rig::{Rig, record};
 use super::text::OpenText;
@@ -109,4 +111,28 @@ async fn keys_of_the_present_are_looked_for_again_if_they_are_compacted_on_the_w
         });
         assert_eq!(names.await.unwrap().len(), 2, "after {polls} polls");
     }
+}
+
+/// Both the value and the tombstone are gone when somebody looks again.
+#[tokio::test]
+async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
+    let (rig, _) = superseded().await;
+    assert_eq!(rig.names("/topics/t/by-key").await, ["key", "other"]);
+    assert_eq!(rig.text("/topics/t/by-key/key").await, "2");
+    rig.produce("t", 1, &[(Some(b"key".to_vec()), None, 1)]).await;
+    let topic = rig.engine.topic("t").unwrap();
+    let tombstone = Offset(topic.partitions[1].end().0 - 1);
+    for round in 0..4 {
+        rig.produce("t", 1, &[record("more", "1", 1)]).await;
+        rig.pass(1);
+        rig.settle().await;
+        rig.engine.compact_due().await.unwrap();
+        let entry = topic.partitions[1].log.entry_at(tombstone).unwrap();
+        if entry.is_none_or(|entry| entry.base > tombstone) {
+            break;
+        }
+        assert!(round < 3, "the tombstone is still there");
+    }
+    assert_eq!(rig.names("/topics/t/by-key").await, ["more", "other"]);
+    assert_eq!(rig.errno("/topics/t/by-key/key").await, 2);
 }
