@@ -28,6 +28,7 @@
 //! writes: general files are written through [`Engine::files`].
 
 mod error;
+mod gate;
 mod keys;
 mod list;
 mod lookup;
