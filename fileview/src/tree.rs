@@ -28,6 +28,7 @@
 //! writes: general files are written through [`Engine::files`].
 
 mod error;
+mod gate;
 mod keys;
 mod list;
 mod lookup;
@@ -43,6 +44,12 @@ mod state;
 mod text;
 mod value;
 mod version;
+
+#[cfg(test)]
+#[path = "../tests/rig/mod.rs"]
+mod rig;
+#[cfg(test)]
+mod tests;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

@@ -197,6 +197,38 @@ mod tests {
         assert_eq!(committed(&kafka), 0);
     }
 
+    /// Whoever holds the group next sees it as it was or as it was set, and nothing on its way.
+    #[tokio::test]
+    async fn a_group_is_held_until_it_is_set_also_when_the_caller_has_gone() {
+        for polls in 1..12 {
+            let kafka = kafka().await;
+            append_three(&kafka).await;
+            let early = moment(&kafka).await;
+            append_three(&kafka).await;
+            commit_offset(&kafka, 5).await;
+            let mut seeking =
+                Box::pin(ask(&kafka, json!({"op": "seek_group", "group": "g", "at": early})));
+            for _ in 0..polls {
+                let waker = std::task::Waker::noop();
+                if seeking.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_ready() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(seeking);
+            if let Ok(held) = kafka.groups.hold("g") {
+                let before = committed(&kafka);
+                // Behind everything that was queued before it.
+                let (topic, metadata) = ("a".to_owned(), String::new());
+                let commit =
+                    OffsetCommit { topic, partition: 0, offset: 0, leader_epoch: -1, metadata };
+                kafka.engine.commit_offsets("other", vec![commit]).await.unwrap();
+                assert_eq!(committed(&kafka), before, "after {polls} polls");
+                drop(held);
+            }
+        }
+    }
+
     #[tokio::test]
     async fn what_cannot_be_set_is_refused_by_a_code_of_its_own() {
         let kafka = kafka().await;

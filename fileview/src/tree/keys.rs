@@ -20,7 +20,8 @@ use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::recent::{Recent, Weigh};
-use super::scan::{Seen, each_record, step};
+use super::scan::{Generation, Seen, each_record, step};
+use super::stat::TRIES;
 use super::{TopicNode, Tree, TreeError};
 
 /// What an entry takes beside its key, about.
@@ -64,6 +65,8 @@ pub(crate) struct Table {
     cut: Cut,
     /// How far each partition has been read.
     ends: Vec<Offset>,
+    /// That of each partition which was read.
+    generations: Vec<Generation>,
     bytes: usize,
     /// How many records without a value were put in since these were taken out.
     tombstones: usize,
@@ -71,7 +74,15 @@ pub(crate) struct Table {
 
 impl Table {
     fn new(range: Range<u64>, cut: Cut) -> Table {
-        Table { range, entries: BTreeMap::new(), cut, ends: Vec::new(), bytes: 0, tombstones: 0 }
+        Table {
+            range,
+            entries: BTreeMap::new(),
+            cut,
+            ends: Vec::new(),
+            generations: Vec::new(),
+            bytes: 0,
+            tombstones: 0,
+        }
     }
 
     fn put(&mut self, place: u64, key: &[u8], newest: Newest, bytes_max: usize) {
@@ -108,12 +119,12 @@ impl Table {
     /// Reads on in every partition.
     async fn advance(
         &mut self,
-        seen: &[Seen],
+        keyed: &Keyed,
         seed: u64,
         bytes_max: usize,
     ) -> Result<(), TreeError> {
-        self.ends.resize(seen.len().max(self.ends.len()), Offset(0));
-        for (nth, seen) in seen.iter().enumerate() {
+        self.ends.resize(keyed.seen.len().max(self.ends.len()), Offset(0));
+        for (nth, seen) in keyed.seen.iter().enumerate() {
             let mut next = self.ends[nth].max(seen.start);
             while next < seen.end {
                 next = on_disk(|| self.read_on(seen, next, seed, bytes_max))?;
@@ -121,6 +132,9 @@ impl Table {
             }
             self.ends[nth] = next;
         }
+        keyed.check()?;
+        self.cut = keyed.cut;
+        self.generations.clone_from(&keyed.generations);
         if self.tombstones > 0 {
             // What is read later is newer than all of this: nothing has to be held against it.
             self.entries.retain(|_, newest| newest.length.is_some());
@@ -155,6 +169,12 @@ impl Table {
             })?;
         }
         Ok(step.next)
+    }
+
+    /// Whether it was read in the state that the partitions are in. In another one, a tombstone may be
+    /// gone that takes away what was read: it would never be met.
+    fn is_of(&self, keyed: &Keyed) -> bool {
+        self.generations.iter().zip(&keyed.generations).all(|(read, now)| read == now)
     }
 
     /// Whether there is more in what is seen than has been read.
@@ -209,14 +229,49 @@ impl Tables {
 /// A topic's keys: what is seen of its partitions, and as of when.
 pub(crate) struct Keyed {
     pub(crate) seen: Vec<Seen>,
+    /// That of each partition.
+    generations: Vec<Generation>,
     cut: Cut,
 }
 
 impl Keyed {
+    /// Whether everything that belongs to it is still kept.
+    ///
+    /// # Errors
+    /// [`TreeError::BeforeHistory`].
+    pub(crate) fn check_kept(&self) -> Result<(), TreeError> {
+        // One knows of all.
+        self.seen.first().map_or(Ok(()), Seen::check_kept)
+    }
+
+    /// Whether a pass over it, which ends now, has met everything: a record may have gone before it
+    /// came there, or a tombstone behind the record that it came to before.
+    fn check(&self) -> Result<(), TreeError> {
+        self.check_kept()?;
+        match self.generations == generations(&self.seen) {
+            true => Ok(()),
+            false => Err(TreeError::Gone("the topic was compacted meanwhile".to_owned())),
+        }
+    }
+
     /// Whether a record that was the newest is still there.
     pub(crate) fn keeps(&self, newest: &Newest) -> bool {
         let seen = self.seen.iter().find(|seen| seen.partition.index == newest.partition);
         seen.is_some_and(|seen| newest.offset >= seen.partition.start())
+    }
+}
+
+fn generations(seen: &[Seen]) -> Vec<Generation> {
+    seen.iter().map(|seen| Generation::of(&seen.partition)).collect()
+}
+
+/// Whether to look again: what was looked at is there no more, but another state of it may be.
+pub(crate) fn is_moved(topic: &TopicNode, error: &TreeError) -> bool {
+    match error {
+        TreeError::Gone(_) => true,
+        // There is always a present.
+        TreeError::BeforeHistory(_) => topic.at.is_none(),
+        _ => false,
     }
 }
 
@@ -246,7 +301,7 @@ impl Tree {
                 ));
             }
         }
-        Ok(Keyed { seen, cut })
+        Ok(Keyed { generations: generations(&seen), seen, cut })
     }
 
     /// The keys of a topic from a cookie on, as many as there is room for.
@@ -259,15 +314,15 @@ impl Tree {
         let key = (topic.id, topic.at);
         let slot = self.tables.slot(topic);
         let mut held = slot.table.lock().await;
-        let mut known = held.take().filter(|known| known.range.contains(&from));
+        let serves = |known: &Arc<Table>| known.range.contains(&from) && known.is_of(keyed);
+        let mut known = held.take().filter(serves);
         let made = match &mut known {
             Some(known) if known.cut >= keyed.cut || !known.is_behind(&keyed.seen) => {
                 Arc::clone(known)
             }
             Some(known) => {
                 let table = Arc::make_mut(known);
-                table.advance(&keyed.seen, self.seed, self.tables.bytes_max).await?;
-                table.cut = keyed.cut;
+                table.advance(keyed, self.seed, self.tables.bytes_max).await?;
                 Arc::clone(known)
             }
             None => {
@@ -302,7 +357,8 @@ impl Tree {
             true => known.start == range.start && known.end <= range.end,
             false => *known == range,
         };
-        if let Some(known) = held.as_ref().filter(|known| serves(&known.range)) {
+        let known = held.as_ref().filter(|known| serves(&known.range) && known.is_of(keyed));
+        if let Some(known) = known {
             return Ok(Arc::clone(known));
         }
         let made = Arc::new(self.make(keyed, range).await?);
@@ -316,13 +372,27 @@ impl Tree {
     async fn make(&self, keyed: &Keyed, range: Range<u64>) -> Result<Table, TreeError> {
         let making = self.tables.making.acquire().await;
         let mut table = Table::new(range, keyed.cut);
-        table.advance(&keyed.seen, self.seed, self.tables.bytes_max).await?;
+        table.advance(keyed, self.seed, self.tables.bytes_max).await?;
         drop(making);
         Ok(table)
     }
 
     /// The newest record of one key, if it has a value.
     pub(crate) async fn newest(
+        &self,
+        topic: &TopicNode,
+        key: &[u8],
+    ) -> Result<Option<Newest>, TreeError> {
+        let mut tries = 1;
+        loop {
+            match self.newest_once(topic, key).await {
+                Err(error) if tries < TRIES && is_moved(topic, &error) => tries += 1,
+                found => return found,
+            }
+        }
+    }
+
+    async fn newest_once(
         &self,
         topic: &TopicNode,
         key: &[u8],

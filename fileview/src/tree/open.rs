@@ -10,7 +10,7 @@ use super::raw::OpenRaw;
 use super::stat::TRIES;
 use super::text::OpenText;
 use super::value::OpenValue;
-use super::{Node, Tree, TreeError};
+use super::{Node, TopicNode, Tree, TreeError};
 use crate::Format;
 
 /// Something open: what it reads does not change, but for growing. What was given up since, and not
@@ -94,11 +94,14 @@ impl Tree {
                 }
             }
             Node::Key { topic, key } => {
-                let newest = self.newest(topic, key).await?;
-                let newest =
-                    newest.ok_or_else(|| TreeError::NotFound(format!("key={}", shown(key))))?;
-                let seen = self.seen_one(topic, newest.partition).await?;
-                Source::Value(OpenValue::new(&seen.partition, newest.offset, &self.last_value)?)
+                let mut tries = 1;
+                loop {
+                    match self.open_value(topic, key).await {
+                        // Another one took its place meanwhile.
+                        Err(TreeError::Gone(_)) if tries < TRIES => tries += 1,
+                        value => break Source::Value(value?),
+                    }
+                }
             }
             Node::Committed { .. } => {
                 Source::Bytes(self.committed_text(node).await?.0.into_bytes().into())
@@ -123,6 +126,13 @@ impl Tree {
             _ => return Err(TreeError::IsDirectory(String::new())),
         };
         Ok(Open(source))
+    }
+
+    async fn open_value(&self, topic: &TopicNode, key: &[u8]) -> Result<OpenValue, TreeError> {
+        let newest = self.newest(topic, key).await?;
+        let newest = newest.ok_or_else(|| TreeError::NotFound(format!("key={}", shown(key))))?;
+        let seen = self.seen_one(topic, newest.partition).await?;
+        OpenValue::new(&seen.partition, newest.offset, &self.last_value)
     }
 
     /// A committed offset as text, and when it was committed.

@@ -49,6 +49,8 @@ impl OpenRaw {
         let generation = Generation::of(&seen.partition);
         let at = raw_size(seen)?;
         generation.check(&seen.partition, seen.start)?;
+        // Asked again: the generation may have come after it was seen.
+        seen.check_kept()?;
         Ok(OpenRaw {
             partition: Arc::clone(&seen.partition),
             generation,

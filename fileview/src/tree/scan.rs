@@ -7,10 +7,15 @@ use bytes::Bytes;
 use engine::blocking::read;
 use engine::{Engine, Offset, Partition, Piece, TopicView, View};
 use hlc::{Hlc, UserTime};
-use kafka_records::{Record, records};
+use kafka_records::{BatchHeader, Codec, Record, records};
 
 use super::TreeError;
+use super::gate::Gate;
 use crate::render::LIMIT;
+
+/// How many batches are unpacked at a time, of all trees: each may take as much as a batch may unpack to,
+/// and requests are many.
+static UNPACKING: Gate = Gate::of(4);
 
 /// What of a partition a reader may see.
 #[derive(Clone, Debug)]
@@ -137,7 +142,7 @@ pub(crate) fn step(
 }
 
 /// The records of a batch that are in `offsets`, and at one of the user times if that is asked for.
-/// A transaction's markers are the server's, not a producer's.
+/// A transaction's markers are the server's, not a producer's. To be called where it may wait.
 pub(crate) fn each_record(
     batch: &Batch,
     offsets: &Range<Offset>,
@@ -149,8 +154,11 @@ pub(crate) fn each_record(
             format!("a stored batch cannot be read. ends_at={}: {error}", batch.end().0).into(),
         )
     };
+    let header = BatchHeader::parse(&batch.bytes).map_err(damaged)?;
+    let is_packed = header.compression().map_err(damaged)? != Codec::None;
+    let _unpacking = is_packed.then(|| UNPACKING.enter());
     let all = records(&batch.bytes, LIMIT).map_err(damaged)?;
-    if all.header().is_control() {
+    if header.is_control() {
         return Ok(());
     }
     let chosen = user.map(|user| user.offsets(&batch.piece)).transpose()?;

@@ -93,13 +93,17 @@ impl Tree {
     }
 
     /// How many bytes a reader finds.
-    async fn size(&self, seen: &Seen, format: Format) -> Result<u64, TreeError> {
+    pub(crate) async fn size(&self, seen: &Seen, format: Format) -> Result<u64, TreeError> {
         if format == Format::Raw {
-            return raw_size(seen);
+            let size = raw_size(seen)?;
+            seen.check_kept()?;
+            return Ok(size);
         }
         let text = text_of(&self.texts, seen, format, &self.options)?;
         let size = text.position(seen.end).await? - text.position(seen.start).await?;
         self.texts.grew(&key_of(seen, format));
+        // Asked again: the text is that of a generation which may have come after it was seen.
+        seen.check_kept()?;
         Ok(size)
     }
 

@@ -10,9 +10,10 @@ use engine::blocking::on_disk;
 use hlc::{Ask, Cut, Moment};
 use kafka_records::Record;
 
-use super::keys::{COOKIE_END, COOKIE_MIN, Keyed, Table, cookie};
+use super::keys::{COOKIE_END, COOKIE_MIN, Keyed, Table, cookie, is_moved};
 use super::names::{Decoded, decode, encode, shown};
 use super::scan::{Seen, each_record, step};
+use super::stat::TRIES;
 use super::{Kind, Listed, Node, TopicNode, Tree, TreeError};
 use crate::{Format, Renderer, Selection};
 
@@ -88,6 +89,25 @@ impl Tree {
         cursor: Option<KeysCursor>,
         bytes_max: usize,
     ) -> Result<KeysPage, TreeError> {
+        let mut tries = 1;
+        loop {
+            match self.keys_page_once(topic, format, cursor.clone(), bytes_max).await {
+                // A present that is past already: there is another.
+                Err(TreeError::BeforeHistory(_)) if tries < TRIES && topic.at.is_none() => {
+                    tries += 1;
+                }
+                page => return page,
+            }
+        }
+    }
+
+    async fn keys_page_once(
+        &self,
+        topic: &TopicNode,
+        format: Format,
+        cursor: Option<KeysCursor>,
+        bytes_max: usize,
+    ) -> Result<KeysPage, TreeError> {
         let at = match topic.at {
             Some(at) => at,
             None => {
@@ -96,8 +116,7 @@ impl Tree {
             }
         };
         let topic = &TopicNode { at: Some(at), ..topic.clone() };
-        let keyed = self.keyed(topic).await?;
-        let (table, cursor) = self.begin(topic, &keyed, cursor).await?;
+        let (keyed, table, cursor) = self.begin(topic, cursor).await?;
         let mut page = Page {
             table: &table,
             keyed: &keyed,
@@ -108,6 +127,7 @@ impl Tree {
             read: 0,
         };
         let next = page.fill(&cursor).await?;
+        keyed.check_kept()?;
         let seed = cursor.seed;
         let next = match next {
             Some((partition, offset)) => {
@@ -128,9 +148,8 @@ impl Tree {
     async fn begin(
         &self,
         topic: &TopicNode,
-        keyed: &Keyed,
         cursor: Option<KeysCursor>,
-    ) -> Result<(Arc<Table>, KeysCursor), TreeError> {
+    ) -> Result<(Keyed, Arc<Table>, KeysCursor), TreeError> {
         let seed = self.seed as u32;
         let first = KeysCursor { range: COOKIE_MIN..COOKIE_END, partition: 0, offset: 0, seed };
         let cursor = cursor.unwrap_or(first);
@@ -139,12 +158,19 @@ impl Tree {
         }
         let begins = (cursor.partition, cursor.offset) == (0, 0);
         let range = cursor.range.clone();
-        let table = self.table_from(topic, keyed, range.clone(), begins).await?;
+        let mut tries = 1;
+        let (keyed, table) = loop {
+            let keyed = self.keyed(topic).await?;
+            match self.table_from(topic, &keyed, range.clone(), begins).await {
+                Err(TreeError::Gone(_)) if tries < TRIES => tries += 1,
+                table => break (keyed, table?),
+            }
+        };
         if !begins && table.range != range {
             // Less fits than did before: some keys have been given already.
             return Err(TreeError::Gone(format!("topic={}", topic.name)));
         }
-        Ok((table, cursor))
+        Ok((keyed, table, cursor))
     }
 
     pub(crate) async fn key_child(
@@ -163,6 +189,20 @@ impl Tree {
 
     /// The key that is too long to be a name.
     async fn long_key(&self, topic: &TopicNode, name: &[u8]) -> Result<Option<Vec<u8>>, TreeError> {
+        let mut tries = 1;
+        loop {
+            match self.long_key_once(topic, name).await {
+                Err(error) if tries < TRIES && is_moved(topic, &error) => tries += 1,
+                found => return found,
+            }
+        }
+    }
+
+    async fn long_key_once(
+        &self,
+        topic: &TopicNode,
+        name: &[u8],
+    ) -> Result<Option<Vec<u8>>, TreeError> {
         let keyed = self.keyed(topic).await?;
         let mut from = COOKIE_MIN;
         while from < COOKIE_END {
@@ -178,6 +218,21 @@ impl Tree {
     }
 
     pub(crate) async fn list_keys(
+        &self,
+        topic: &TopicNode,
+        after: u64,
+        max: usize,
+    ) -> Result<Vec<Listed>, TreeError> {
+        let mut tries = 1;
+        loop {
+            match self.list_keys_once(topic, after, max).await {
+                Err(error) if tries < TRIES && is_moved(topic, &error) => tries += 1,
+                listed => return listed,
+            }
+        }
+    }
+
+    async fn list_keys_once(
         &self,
         topic: &TopicNode,
         after: u64,

@@ -405,6 +405,8 @@ impl OpenText {
         let end = Mark { offset: seen.end, at: text.position(seen.end).await? };
         let key = key_of(seen, format);
         texts.grew(&key);
+        // Asked again: the text is that of a generation which may have come after it was seen.
+        seen.check_kept()?;
         let (end, chunk) = (Mutex::new(end), Mutex::default());
         Ok(OpenText { text, texts: Arc::clone(texts), key, from, end, grows, chunk })
     }

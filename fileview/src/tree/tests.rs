@@ -1,0 +1,138 @@
+//! What is given up or compacted between two steps of one answer.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use engine::Offset;
+
+use super::raw::OpenRaw;
+use super::rig::{Rig, record};
+use super::text::OpenText;
+use super::{Node, TreeError};
+use crate::Format;
+
+const COMPACTED: [(&str, &str); 3] = [
+    ("cleanup.policy", "compact"),
+    ("min.cleanable.dirty.ratio", "0"),
+    ("delete.retention.ms", "0"),
+];
+
+/// Two keys, of which the value of one is superseded behind the moment that is returned.
+async fn superseded() -> (Rig, String) {
+    let rig = Rig::new();
+    rig.topic("t", 2, &COMPACTED).await;
+    rig.produce("t", 0, &[record("other", "0", 1)]).await;
+    rig.produce("t", 1, &[record("key", "1", 1)]).await;
+    rig.pass(1);
+    let then = hlc::Moment::Sys(rig.now()).to_string();
+    rig.produce("t", 1, &[record("key", "2", 1)]).await;
+    rig.pass(1);
+    rig.settle().await;
+    (rig, then)
+}
+
+async fn compact(rig: &Rig) {
+    assert!(rig.engine.compact_due().await.unwrap() > 0);
+}
+
+#[tokio::test]
+async fn what_is_compacted_after_it_was_seen_has_no_size_and_cannot_be_opened() {
+    let (rig, then) = superseded().await;
+    let tree = &rig.tree;
+    let node = tree.resolve(format!("/topics/t/1.values@{then}").as_bytes()).await.unwrap();
+    let Node::Partition { topic, partition, .. } = node else { panic!("{node:?}") };
+    let seen = tree.seen_one(&topic, partition).await.unwrap();
+    compact(&rig).await;
+    let text = OpenText::new(&tree.texts, &seen, Format::Values, false, &tree.options).await;
+    assert!(matches!(text.err(), Some(TreeError::BeforeHistory(_))));
+    assert!(matches!(OpenRaw::new(&seen, false).err(), Some(TreeError::BeforeHistory(_))));
+    for format in [Format::Raw, Format::Values] {
+        let size = tree.size(&seen, format).await;
+        assert!(matches!(size, Err(TreeError::BeforeHistory(_))), "{format:?}: {size:?}");
+    }
+}
+
+/// Gets an answer, and does something else on the way, once it was polled so many times; unless it was
+/// ready before.
+async fn interrupted<T>(
+    answer: impl Future<Output = T>,
+    polls: usize,
+    meanwhile: impl Future<Output = ()>,
+) -> T {
+    let mut answer = pin!(answer);
+    for _ in 0..polls {
+        if let Poll::Ready(ready) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return ready;
+        }
+    }
+    meanwhile.await;
+    answer.await
+}
+
+#[tokio::test]
+async fn keys_that_are_compacted_on_the_way_are_an_error_and_not_less() {
+    let (mut listed, mut streamed) = (0, 0);
+    for polls in 0..6 {
+        let (rig, then) = superseded().await;
+        let node = rig.node(&format!("/topics/t/by-key@{then}")).await.unwrap();
+        let listing = rig.tree.list(&node, 0, 10);
+        match interrupted(listing, polls, compact(&rig)).await {
+            Ok(names) => assert_eq!(names.len(), 2, "after {polls} polls"),
+            Err(TreeError::BeforeHistory(_)) => listed += 1,
+            Err(error) => panic!("{error}"),
+        }
+        let (rig, then) = superseded().await;
+        let node = rig.node(&format!("/topics/t@{then}")).await.unwrap();
+        let Node::Topic(topic) = node else { panic!("{node:?}") };
+        let page = rig.tree.keys_page(&topic, Format::Values, None, 1000);
+        match interrupted(page, polls, compact(&rig)).await {
+            Ok(page) => assert_eq!(page.text.len(), "key\t1\nother\t0\n".len(), "{polls} polls"),
+            Err(TreeError::BeforeHistory(_)) => streamed += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(listed > 1 && streamed > 2, "{listed} and {streamed}");
+}
+
+#[tokio::test]
+async fn keys_of_the_present_are_looked_for_again_if_they_are_compacted_on_the_way() {
+    for polls in 0..6 {
+        let (rig, _) = superseded().await;
+        rig.produce("t", 1, &[record("key", "3", 1)]).await;
+        rig.pass(1);
+        let node = rig.node("/topics/t/by-key").await.unwrap();
+        let listing = rig.tree.list(&node, 0, 10);
+        let names = interrupted(listing, polls, async {
+            rig.produce("t", 1, &[record("key", "4", 1)]).await;
+            rig.pass(1);
+            rig.settle().await;
+            compact(&rig).await;
+        });
+        assert_eq!(names.await.unwrap().len(), 2, "after {polls} polls");
+    }
+}
+
+/// Both the value and the tombstone are gone when somebody looks again.
+#[tokio::test]
+async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
+    let (rig, _) = superseded().await;
+    assert_eq!(rig.names("/topics/t/by-key").await, ["key", "other"]);
+    assert_eq!(rig.text("/topics/t/by-key/key").await, "2");
+    rig.produce("t", 1, &[(Some(b"key".to_vec()), None, 1)]).await;
+    let topic = rig.engine.topic("t").unwrap();
+    let tombstone = Offset(topic.partitions[1].end().0 - 1);
+    for round in 0..4 {
+        rig.produce("t", 1, &[record("more", "1", 1)]).await;
+        rig.pass(1);
+        rig.settle().await;
+        rig.engine.compact_due().await.unwrap();
+        let entry = topic.partitions[1].log.entry_at(tombstone).unwrap();
+        if entry.is_none_or(|entry| entry.base > tombstone) {
+            break;
+        }
+        assert!(round < 3, "the tombstone is still there");
+    }
+    assert_eq!(rig.names("/topics/t/by-key").await, ["more", "other"]);
+    assert_eq!(rig.errno("/topics/t/by-key/key").await, 2);
+}
