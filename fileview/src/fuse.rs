@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle as Runtime;
 
 use crate::tree::Tree;
-use coherence::{Audience, MountId};
+use coherence::{Audience, Membership, MountId};
 use mount_point::{Connection, Listed};
 use mounted::Mounted;
 use session::Session;
@@ -168,9 +168,9 @@ impl Mounts {
         }
         forget_ended(&mut state);
         let path = mount_point::check(directory, &inner.data_dir)?;
-        let id = inner.audience.enter();
-        let session = inner.session(id);
-        let running = inner.run(id, &path, session)?;
+        let member = inner.audience.enter();
+        let session = inner.session(member.id());
+        let running = inner.run(member, &path, session)?;
         tracing::info!(directory = %path.display(), "mounted");
         state.running.insert(path.clone(), running);
         Ok(path)
@@ -265,7 +265,12 @@ impl Inner {
         Session { mounted: Arc::new(mounted), workers }
     }
 
-    fn run(&self, id: MountId, path: &Path, session: Session) -> Result<Running, MountError> {
+    fn run(
+        &self,
+        member: Membership,
+        path: &Path,
+        session: Session,
+    ) -> Result<Running, MountError> {
         let failed = |source| MountError::CannotUse { directory: path.to_owned(), source };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
@@ -286,15 +291,14 @@ impl Inner {
         let listed = mount_point::mounted_at(path).ok_or_else(|| {
             failed(io::Error::other("it is not in the kernel's list of mounts any more"))
         })?;
-        self.audience.listen(id, session.notifier()).map_err(failed)?;
+        self.audience.listen(member.id(), session.notifier()).map_err(failed)?;
         let (end, ended) = channel();
-        let audience = Arc::clone(&self.audience);
         let serve = move || {
+            // Dropped in this order, also if it panics: whoever hears of the end finds it gone.
+            let (_end, _member) = (end, member);
             if let Err(error) = session.run() {
                 tracing::warn!(%error, "a mount has ended");
             }
-            audience.leave(id);
-            drop(end);
         };
         let thread = std::thread::Builder::new().name("mount".to_owned());
         thread.spawn(serve).map_err(failed)?;
