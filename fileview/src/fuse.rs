@@ -31,6 +31,7 @@ mod session;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -223,6 +224,12 @@ impl Mounts {
     }
 }
 
+/// The data directory of the server that has its tree mounted at `directory`; `None` if none has, or the
+/// mount does not say. Asks no server.
+pub fn data_dir_of(directory: &Path) -> Option<PathBuf> {
+    mount_point::data_dir_of(directory)
+}
+
 fn tell(unmounted: Result<(), MountError>) {
     if let Err(error) = unmounted {
         tracing::warn!(%error, "a mount is left behind");
@@ -276,7 +283,8 @@ impl Inner {
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
         config.acl = SessionACL::All;
-        let session = match mount_point::mount(path)? {
+        let source = mount_point::source(&self.data_dir);
+        let session = match mount_point::mount(path, &source)? {
             Connection::Mounted(device) => {
                 let device = OwnedFd::from(device);
                 fuser::Session::from_fd(session, device, SessionACL::All, config).map_err(
@@ -286,7 +294,7 @@ impl Inner {
                     },
                 )?
             }
-            Connection::NotPermitted => with_help(path, session, config)?,
+            Connection::NotPermitted => with_help(path, &source, session, config)?,
         };
         let listed = mount_point::mounted_at(path).ok_or_else(|| {
             failed(io::Error::other("it is not in the kernel's list of mounts any more"))
@@ -314,12 +322,16 @@ fn ended(running: &Running) {
 /// Mounts for somebody who is not root, and for him alone: that is what he may do.
 fn with_help(
     path: &Path,
+    source: &OsStr,
     session: Session,
     mut config: Config,
 ) -> Result<fuser::Session<Session>, MountError> {
     config.acl = SessionACL::Owner;
+    // It goes through a list of options, where such a name would be two.
+    let plain = |source: &&str| !source.contains([',', '\\']);
+    let source = source.to_str().filter(plain).unwrap_or("freezeframe");
     config.mount_options = vec![
-        MountOption::FSName("freezeframe".to_owned()),
+        MountOption::FSName(source.to_owned()),
         MountOption::Subtype("freezeframe".to_owned()),
         MountOption::DefaultPermissions,
     ];

@@ -594,6 +594,25 @@ fn a_mount_that_somebody_else_takes_away_leaves_nothing_behind_in_the_server() {
 }
 
 #[test]
+fn a_mount_says_whose_it_is_when_it_is_taken_away() {
+    let Some(mounted) = mount::start("a mount's server", &[]) else { return };
+    let (other, link) = (mounted.beside("an other"), mounted.beside("link"));
+    fs::create_dir(&other).unwrap();
+    symlink(&other, &link).unwrap();
+    for by in [&other, &link] {
+        assert_eq!(mounted.command(&["mount", text(&other)]).code, Some(0));
+        let ended = tests::run(&["umount", text(by)], "");
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(mounted.command(&["mount"]).stdout().lines().count(), 1);
+    }
+    let ended = tests::run(&["umount", text(&other)], "");
+    assert!(ended.code == Some(1) && ended.stderr.contains("--data-dir"), "{}", ended.stderr);
+    let nowhere = mounted.beside("nowhere");
+    let ended = tests::run(&["mount", text(&other), "--data-dir", text(&nowhere)], "");
+    assert!(ended.code == Some(1) && ended.stderr.contains("there is no data directory"));
+}
+
+#[test]
 fn who_waits_for_a_moment_keeps_nobody_else_waiting() {
     // One second from now is waited for; more of them than there are threads.
     let Some(mounted) = mount::start("waiting", &[]) else { return };
