@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fileview::fuse::Mounts;
+pub use fileview::fuse::data_dir_of;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
@@ -64,8 +65,13 @@ pub enum Answer {
 /// No server runs there, it does not answer, or it refuses.
 pub fn ask(data_dir: &Path, request: &Request) -> anyhow::Result<Vec<PathBuf>> {
     let shown = data_dir.display();
-    let directory = std::fs::File::open(data_dir)
-        .with_context(|| format!("open the data directory {shown}"))?;
+    let directory = match std::fs::File::open(data_dir) {
+        Ok(directory) => directory,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("there is no data directory {shown}: name that of the server with --data-dir")
+        }
+        Err(error) => return Err(error).context(format!("open the data directory {shown}")),
+    };
     let stream = match UnixStream::connect(short_path(&directory, SOCKET)) {
         Ok(stream) => stream,
         Err(error) if no_server(&error) => {

@@ -31,6 +31,7 @@ mod session;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle as Runtime;
 
 use crate::tree::Tree;
-use coherence::{Audience, MountId};
+use coherence::{Audience, Membership, MountId};
 use mount_point::{Connection, Listed};
 use mounted::Mounted;
 use session::Session;
@@ -168,9 +169,9 @@ impl Mounts {
         }
         forget_ended(&mut state);
         let path = mount_point::check(directory, &inner.data_dir)?;
-        let id = inner.audience.enter();
-        let session = inner.session(id);
-        let running = inner.run(id, &path, session)?;
+        let member = inner.audience.enter();
+        let session = inner.session(member.id());
+        let running = inner.run(member, &path, session)?;
         tracing::info!(directory = %path.display(), "mounted");
         state.running.insert(path.clone(), running);
         Ok(path)
@@ -223,6 +224,12 @@ impl Mounts {
     }
 }
 
+/// The data directory of the server that has its tree mounted at `directory`; `None` if none has, or the
+/// mount does not say. Asks no server.
+pub fn data_dir_of(directory: &Path) -> Option<PathBuf> {
+    mount_point::data_dir_of(directory)
+}
+
 fn tell(unmounted: Result<(), MountError>) {
     if let Err(error) = unmounted {
         tracing::warn!(%error, "a mount is left behind");
@@ -265,13 +272,19 @@ impl Inner {
         Session { mounted: Arc::new(mounted), workers }
     }
 
-    fn run(&self, id: MountId, path: &Path, session: Session) -> Result<Running, MountError> {
+    fn run(
+        &self,
+        member: Membership,
+        path: &Path,
+        session: Session,
+    ) -> Result<Running, MountError> {
         let failed = |source| MountError::CannotUse { directory: path.to_owned(), source };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
         config.acl = SessionACL::All;
-        let session = match mount_point::mount(path)? {
+        let source = mount_point::source(&self.data_dir);
+        let session = match mount_point::mount(path, &source)? {
             Connection::Mounted(device) => {
                 let device = OwnedFd::from(device);
                 fuser::Session::from_fd(session, device, SessionACL::All, config).map_err(
@@ -281,20 +294,19 @@ impl Inner {
                     },
                 )?
             }
-            Connection::NotPermitted => with_help(path, session, config)?,
+            Connection::NotPermitted => with_help(path, &source, session, config)?,
         };
         let listed = mount_point::mounted_at(path).ok_or_else(|| {
             failed(io::Error::other("it is not in the kernel's list of mounts any more"))
         })?;
-        self.audience.listen(id, session.notifier()).map_err(failed)?;
+        self.audience.listen(member.id(), session.notifier()).map_err(failed)?;
         let (end, ended) = channel();
-        let audience = Arc::clone(&self.audience);
         let serve = move || {
+            // Dropped in this order, also if it panics: whoever hears of the end finds it gone.
+            let (_end, _member) = (end, member);
             if let Err(error) = session.run() {
                 tracing::warn!(%error, "a mount has ended");
             }
-            audience.leave(id);
-            drop(end);
         };
         let thread = std::thread::Builder::new().name("mount".to_owned());
         thread.spawn(serve).map_err(failed)?;
@@ -310,12 +322,16 @@ fn ended(running: &Running) {
 /// Mounts for somebody who is not root, and for him alone: that is what he may do.
 fn with_help(
     path: &Path,
+    source: &OsStr,
     session: Session,
     mut config: Config,
 ) -> Result<fuser::Session<Session>, MountError> {
     config.acl = SessionACL::Owner;
+    // It goes through a list of options, where such a name would be two.
+    let plain = |source: &&str| !source.contains([',', '\\']);
+    let source = source.to_str().filter(plain).unwrap_or("freezeframe");
     config.mount_options = vec![
-        MountOption::FSName("freezeframe".to_owned()),
+        MountOption::FSName(source.to_owned()),
         MountOption::Subtype("freezeframe".to_owned()),
         MountOption::DefaultPermissions,
     ];

@@ -563,6 +563,56 @@ fn several_mounts_show_the_same_and_go_when_they_are_told() {
 }
 
 #[test]
+fn a_mount_that_somebody_else_takes_away_leaves_nothing_behind_in_the_server() {
+    let Some(mounted) = mount::start("taken away by others", &[]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return say("SKIPPED taken away by others: only root can");
+    }
+    let process = format!("/proc/{}", mounted.server().pid());
+    let count = |directory: &str, is_it: &dyn Fn(&Path) -> bool| {
+        let entries = fs::read_dir(format!("{process}/{directory}")).unwrap();
+        entries.filter(|entry| is_it(&entry.as_ref().unwrap().path())).count()
+    };
+    let threads = || {
+        count("task", &|task| {
+            let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+            name.starts_with("mount") || name.starts_with("fuser")
+        })
+    };
+    let devices =
+        || count("fd", &|fd| fs::read_link(fd).is_ok_and(|path| path == Path::new("/dev/fuse")));
+    let (of_one, other) = ((threads(), devices()), mounted.beside("other"));
+    fs::create_dir(&other).unwrap();
+    for _ in 0..3 {
+        assert_eq!(mounted.command(&["mount", text(&other)]).code, Some(0));
+        fs::write(mounted.at("files/a"), "told to both").unwrap();
+        assert!(threads() > of_one.0 && devices() > of_one.1);
+        rustix::mount::unmount(&other, rustix::mount::UnmountFlags::DETACH).unwrap();
+        until("it is gone", || (threads(), devices()) == of_one);
+        assert_eq!(mounted.command(&["mount"]).stdout().lines().count(), 1);
+    }
+}
+
+#[test]
+fn a_mount_says_whose_it_is_when_it_is_taken_away() {
+    let Some(mounted) = mount::start("a mount's server", &[]) else { return };
+    let (other, link) = (mounted.beside("an other"), mounted.beside("link"));
+    fs::create_dir(&other).unwrap();
+    symlink(&other, &link).unwrap();
+    for by in [&other, &link] {
+        assert_eq!(mounted.command(&["mount", text(&other)]).code, Some(0));
+        let ended = tests::run(&["umount", text(by)], "");
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(mounted.command(&["mount"]).stdout().lines().count(), 1);
+    }
+    let ended = tests::run(&["umount", text(&other)], "");
+    assert!(ended.code == Some(1) && ended.stderr.contains("--data-dir"), "{}", ended.stderr);
+    let nowhere = mounted.beside("nowhere");
+    let ended = tests::run(&["mount", text(&other), "--data-dir", text(&nowhere)], "");
+    assert!(ended.code == Some(1) && ended.stderr.contains("there is no data directory"));
+}
+
+#[test]
 fn who_waits_for_a_moment_keeps_nobody_else_waiting() {
     // One second from now is waited for; more of them than there are threads.
     let Some(mounted) = mount::start("waiting", &[]) else { return };

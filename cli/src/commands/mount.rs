@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use broker::control::{Request, ask};
+use broker::control::{Request, ask, data_dir_of};
 
 /// Arguments of `mount`.
 #[derive(Debug, clap::Args)]
@@ -38,9 +38,11 @@ pub(crate) struct Args {
 /// Arguments of `umount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+The mount says which server it is of.
+
 Examples:
   freezeframe umount /mnt/frames
-  freezeframe umount /mnt/frames --lazy --data-dir /var/lib/freezeframe")]
+  freezeframe umount /mnt/frames --lazy")]
 pub(crate) struct UmountArgs {
     /// Where
     #[arg(value_name = "DIR")]
@@ -48,8 +50,9 @@ pub(crate) struct UmountArgs {
     /// Also if it is in use: what is open there goes on until it is closed
     #[arg(long)]
     lazy: bool,
-    #[command(flatten)]
-    server: ServerArgs,
+    /// Where the data of the server lies, if the mount is not to say it
+    #[arg(long, value_name = "DIR", env = "FREEZEFRAME_DATA_DIR")]
+    data_dir: Option<PathBuf>,
 }
 
 /// Which server: the one that runs on a data directory of this machine.
@@ -77,7 +80,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Unmounts.
 pub(crate) fn umount(args: &UmountArgs) -> anyhow::Result<()> {
     let request = Request::Umount { directory: absolute(&args.directory)?, lazily: args.lazy };
-    ask(&args.server.data_dir, &request).map(drop)
+    let data_dir = args.data_dir.clone().or_else(|| data_dir_of(&args.directory));
+    let data_dir = data_dir.with_context(|| {
+        let directory = args.directory.display();
+        format!("no server has its tree mounted there, or the mount does not say which: name its --data-dir. directory={directory}")
+    })?;
+    ask(&data_dir, &request).map(drop)
 }
 
 /// The server has a working directory of its own.

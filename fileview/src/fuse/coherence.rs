@@ -69,6 +69,24 @@ impl Untold {
     }
 }
 
+/// A mount among the [`Audience`]; it leaves when this is dropped, however it ends.
+pub(super) struct Membership {
+    audience: Arc<Audience>,
+    id: MountId,
+}
+
+impl Membership {
+    pub(super) fn id(&self) -> MountId {
+        self.id
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.audience.leave(self.id);
+    }
+}
+
 /// All mounts that want to be told.
 #[derive(Default)]
 pub(super) struct Audience {
@@ -78,8 +96,9 @@ pub(super) struct Audience {
 
 impl Audience {
     /// A mount, that is told nothing yet.
-    pub(super) fn enter(&self) -> MountId {
-        MountId(self.next.fetch_add(1, Ordering::Relaxed))
+    pub(super) fn enter(self: &Arc<Audience>) -> Membership {
+        let id = MountId(self.next.fetch_add(1, Ordering::Relaxed));
+        Membership { audience: Arc::clone(self), id }
     }
 
     /// Tells a mount from now on.
@@ -101,7 +120,7 @@ impl Audience {
     }
 
     /// A mount has ended.
-    pub(super) fn leave(&self, mount: MountId) {
+    fn leave(&self, mount: MountId) {
         self.listeners.write().retain(|(listener, untold)| {
             let stays = *listener != mount;
             if !stays {
@@ -151,8 +170,9 @@ mod tests {
 
     #[test]
     fn all_but_the_one_it_came_through_are_told_once_until_they_leave() {
-        let audience = Audience::default();
-        let [first, second] = [audience.enter(), audience.enter()];
+        let audience = Arc::new(Audience::default());
+        let [member, leaving] = [audience.enter(), audience.enter()];
+        let [first, second] = [member.id(), leaving.id()];
         let [of_first, of_second] = [audience.add(first), audience.add(second)];
         for _ in 0..3 {
             audience.tell_others(first, &[Changed::Node(7), Changed::Name(1, "a".into())]);
@@ -161,7 +181,8 @@ mod tests {
         assert_eq!(of_second.take().unwrap().len(), 2);
         audience.tell(first, &Changed::Node(8));
         assert_eq!(of_first.take().unwrap(), HashSet::from([Changed::Node(8)]));
-        audience.leave(second);
+        drop(leaving);
         assert_eq!(of_second.take(), None);
+        assert!(!audience.is_shared(), "the other is there");
     }
 }

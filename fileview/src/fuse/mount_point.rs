@@ -15,6 +15,8 @@ use super::MountError;
 /// What our mounts say that they are, in `/proc/self/mountinfo`.
 const FILE_SYSTEM: &str = "fuse.freezeframe";
 const DEVICE: &str = "/dev/fuse";
+/// What stands before the data directory in what they say is mounted.
+const SOURCE: &str = "freezeframe:";
 
 /// A mount, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub(super) struct Listed {
     device: String,
     path: PathBuf,
     file_system: String,
+    /// What is mounted, by name.
+    source: Vec<u8>,
 }
 
 /// The mounts of a line each, as `/proc/self/mountinfo` has them.
@@ -37,6 +41,7 @@ fn parse_line(line: &[u8]) -> Option<Listed> {
         device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
         path: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         file_system: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+        source: unescape(fields.get(dash + 2)?),
     })
 }
 
@@ -63,6 +68,25 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 pub(super) fn mounted_at(path: &Path) -> Option<Listed> {
     let lines = std::fs::read("/proc/self/mountinfo").ok()?;
     parse(&lines).into_iter().rfind(|listed| listed.path == path)
+}
+
+/// What a mount says that is mounted: the data directory.
+pub(super) fn source(data_dir: &Path) -> OsString {
+    let path = std::fs::canonicalize(data_dir).unwrap_or_else(|_| absolute(data_dir));
+    let mut source = OsString::from(SOURCE);
+    source.push(path);
+    source
+}
+
+/// The data directory of the server that mounted its tree at `directory`, as the mount says it.
+pub(super) fn data_dir_of(directory: &Path) -> Option<PathBuf> {
+    let of = |path: &Path| {
+        let listed = mounted_at(path).filter(|listed| listed.file_system == FILE_SYSTEM)?;
+        let data_dir = listed.source.strip_prefix(SOURCE.as_bytes())?;
+        Some(PathBuf::from(OsString::from_vec(data_dir.to_vec())))
+    };
+    // One that answers nobody is found by its name.
+    of(&absolute(directory)).or_else(|| of(&std::fs::canonicalize(directory).ok()?))
 }
 
 /// A path without `.` and `..` by name: for one that cannot be looked at.
@@ -136,7 +160,7 @@ pub(super) enum Connection {
 }
 
 /// Mounts at `path`, without help.
-pub(super) fn mount(path: &Path) -> Result<Connection, MountError> {
+pub(super) fn mount(path: &Path, source: &OsStr) -> Result<Connection, MountError> {
     let device =
         std::fs::File::options().read(true).write(true).open(DEVICE).map_err(MountError::NoFuse)?;
     let metadata = std::fs::metadata(path).map_err(|source| cannot_use(path, source))?;
@@ -149,7 +173,7 @@ pub(super) fn mount(path: &Path) -> Result<Connection, MountError> {
     );
     let options = CString::new(options).expect("it has no zero byte");
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    match rustix::mount::mount("freezeframe", path, FILE_SYSTEM, flags, Some(options.as_c_str())) {
+    match rustix::mount::mount(source, path, FILE_SYSTEM, flags, Some(options.as_c_str())) {
         Ok(()) => Ok(Connection::Mounted(device)),
         Err(Errno::PERM) => Ok(Connection::NotPermitted),
         Err(error) => {
@@ -210,11 +234,12 @@ mod tests {
     #[test]
     fn the_kernels_list_of_mounts_is_read() {
         let lines = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
-            40 22 0:38 / /mnt/a\\040b\\134c rw - fuse.freezeframe freezeframe rw,user_id=0\n\
+            40 22 0:38 / /mnt/a\\040b\\134c rw - fuse.freezeframe freezeframe:/d\\040x rw,user_id=0\n\
             short line\n";
         let listed = parse(lines);
         assert_eq!(listed.len(), 2);
         assert_eq!(listed[1].path, Path::new("/mnt/a b\\c"));
+        assert_eq!(listed[1].source, b"freezeframe:/d x");
         assert_eq!((&*listed[1].file_system, &*listed[1].device), (FILE_SYSTEM, "0:38"));
     }
 
