@@ -325,6 +325,10 @@ impl Mounted {
         match &named.place {
             Place::File(_) => self.tell(&named.place).ok(),
             Place::Tree(node, _) if is_text(node) => self.tell_unseen(node).ok(),
+            // One of which nothing is kept has a name nevertheless.
+            Place::Tree(node @ Node::Partition { .. }, _) => {
+                self.tell_node(node.clone()).or_else(|_| self.tell_unseen(node)).ok()
+            }
             Place::Tree(node, _) => self.tell_node(node.clone()).ok(),
         }
     }
@@ -332,7 +336,6 @@ impl Mounted {
     /// What the kernel is told of a text in a listing: to know how long it is would mean to read all of
     /// it. It asks again, if somebody wants to know.
     fn tell_unseen(&self, node: &Node) -> Result<Told, Refused> {
-        // One of which nothing is kept has a name nevertheless.
         let version = self.wait(self.tree.version(node)).unwrap_or(0);
         let place = Place::of(node.clone(), version);
         let known = self.nodes.attributes(place.number());
