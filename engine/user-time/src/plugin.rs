@@ -61,7 +61,9 @@ pub enum PluginError {
     #[error("the module is too long: strip it. bytes={0}, most={MODULE_BYTES_MAX}")]
     Long(usize),
     /// It is no module of WebAssembly.
-    #[error("it is no WebAssembly module that can be used: {0}")]
+    #[error(
+        "it is no WebAssembly module that can be used: build it for wasm32-unknown-unknown. {0}"
+    )]
     Invalid(String),
     /// It wants something from outside.
     #[error(
@@ -119,8 +121,8 @@ impl Plugin {
         config.consume_fuel(true);
         config.wasm_multi_memory(false);
         let engine = Engine::new(&config);
-        let module = Module::new(&engine, module)
-            .map_err(|error| PluginError::Invalid(error.to_string()))?;
+        let module =
+            Module::new(&engine, module).map_err(|error| PluginError::Invalid(one_line(&error)))?;
         check(&module)?;
         let linker = Linker::new(&engine);
         let plugin = Plugin(Arc::new(Loaded { name: name.to_owned(), module, linker }));
@@ -190,6 +192,11 @@ fn check(module: &Module) -> Result<(), PluginError> {
         }
     }
     Ok(())
+}
+
+/// What is wrong with a module is told in several lines.
+fn one_line(error: &wasmi::Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn describe(error: &wasmi::Error) -> String {

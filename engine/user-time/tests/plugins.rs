@@ -189,7 +189,7 @@ fn a_module_has_one_memory() {
 
 /// More than may be at work wait for each other, and all come to their end.
 #[test]
-fn many_at_once_take_turns() {
+fn many_at_once_come_to_their_end() {
     let extractor = extractor(&module("(i64.const 9)"));
     std::thread::scope(|scope| {
         for _ in 0..100 {
@@ -213,6 +213,8 @@ fn modules_that_cannot_be_plug_ins_are_refused_with_what_to_do() {
         (func (export \"user_time\") (param i32 i32) (result i64) (i64.const 1)))";
     assert!(refusal(&wat::parse_str(wrong).unwrap()).contains("does not export user_time(i32"));
     assert!(refusal(b"").contains("no WebAssembly module"));
+    let text = refusal(b"these are no bytes of a module");
+    assert!(text.contains("build it for wasm32-unknown-unknown") && !text.contains('\n'), "{text}");
     assert!(refusal(b"\0asm\x01\0\0\0\xff").contains("no WebAssembly module"));
     assert!(refusal(&vec![0; MODULE_BYTES_MAX + 1]).contains("too long"));
     for name in ["", ".", "a/b", "a b", &"x".repeat(65)] {
