@@ -18,8 +18,8 @@ use storage::log::Watcher;
 use storage::proof::SigningKey;
 use storage::timekeeper::Timekeeper;
 use storage::{
-    Append, AppendError, Appended, Durability, HistoryStats, Log, LogId, LogSource, Offset, OpenError, Payload,
-    Piece, Replay, Replayed, Results, Stats, Store,
+    Append, AppendError, Appended, Durability, HistoryStats, Log, LogId, LogSource, Offset,
+    OpenError, Payload, Piece, Replay, Replayed, Results, Stats, Store,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, oneshot};
 
