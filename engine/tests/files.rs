@@ -472,6 +472,56 @@ async fn a_long_write_is_read_back_and_checked_by_its_chunks() {
     }
 }
 
+/// Long writes and short ones of which little is left, and nothing of them in memory.
+fn nothing_in_memory() -> EngineOptions {
+    let storage = storage::Options { tail_bytes_max: 1, ..storage::Options::default() };
+    EngineOptions { storage, ..EngineOptions::default() }
+}
+
+#[tokio::test]
+async fn f13_what_is_left_of_a_long_write_between_many_short_ones_is_read_once() {
+    const LONG: usize = 8 << 20;
+    const SHORT: usize = 1000;
+    let rig = on_new(nothing_in_memory());
+    let mut model: Vec<u8> = (0..LONG).map(|at| (at / 991) as u8).collect();
+    let file = filled(rig.engine.files(), "/f", &model).await;
+    for nth in 0..SHORT {
+        // Neither in the order of the file, nor within chunks.
+        let at = (nth * 7919 % SHORT) * (LONG / SHORT) + 5;
+        write(&file, at as u64, &[0xee]).await;
+        model[at] = 0xee;
+    }
+    let view = file.at(Cut::ALL).unwrap();
+    let read_before = get(&rig.engine.files().counts().data_bytes_read);
+    assert!(view.read(0, LONG).unwrap() == model);
+    let read = get(&rig.engine.files().counts().data_bytes_read) - read_before;
+    assert!(read > LONG as u64 / 2, "it comes from the disk: {read}");
+    assert!(read < 3 * LONG as u64, "{read} bytes were read for {LONG}");
+    let mut from = 0;
+    for piece in view.pieces(0..LONG as u64).unwrap() {
+        assert_eq!(piece.range.start as usize, from);
+        from = piece.range.end as usize;
+        assert!(piece.bytes.unwrap() == model[piece.range.start as usize..from]);
+    }
+    assert_eq!(from, LONG);
+}
+
+#[tokio::test]
+async fn f35_pieces_hold_no_more_than_twice_what_was_asked_for() {
+    const WRITE: usize = 60_000;
+    let rig = on_new(nothing_in_memory());
+    let file = rig.engine.files().create("/f", 0).await.unwrap();
+    // Of each write the first 100 bytes are left.
+    for nth in 0..50_u64 {
+        write(&file, nth * 100, &[nth as u8; WRITE]).await;
+    }
+    let pieces = file.at(Cut::ALL).unwrap().pieces(0..4900).unwrap();
+    assert_eq!(pieces.len(), 49);
+    let held = |bytes: Bytes| bytes.try_into_mut().map_or(WRITE, |alone| alone.capacity());
+    let held: usize = pieces.into_iter().map(|piece| held(piece.bytes.unwrap())).sum();
+    assert!(held <= 2 * 4900, "{held} bytes are held for 4900");
+}
+
 /// An index is soft: damage to it costs time, and nothing else.
 #[tokio::test]
 async fn a_damaged_checkpoint_is_noticed_and_the_index_made_anew_from_the_entries() {

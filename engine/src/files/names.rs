@@ -152,6 +152,11 @@ impl Names {
         Ok(names)
     }
 
+    /// The offset of the next event.
+    pub(crate) fn end(&self) -> Offset {
+        self.log.end()
+    }
+
     fn catalog(&self) -> &Catalog {
         self.shared.groups.catalog()
     }

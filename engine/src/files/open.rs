@@ -21,6 +21,17 @@ struct State {
     closed: VecDeque<Inode>,
 }
 
+impl State {
+    fn hold(&mut self, inode: Inode) -> Option<Arc<Contents>> {
+        let slot = self.slots.get_mut(&inode)?;
+        if slot.holders == 0 {
+            self.closed.retain(|other| *other != inode);
+        }
+        slot.holders += 1;
+        Some(Arc::clone(&slot.contents))
+    }
+}
+
 /// The files whose index is in memory.
 pub(crate) struct Opened {
     state: Mutex<State>,
@@ -32,16 +43,21 @@ impl Opened {
         Opened { state: Mutex::default(), closed_max }
     }
 
-    /// The file, held until [`Opened::close`]; made by `make` if it is not here.
-    pub(crate) fn open(&self, inode: Inode, make: impl FnOnce() -> Arc<Contents>) -> Arc<Contents> {
+    /// The file, held until [`Opened::close`], if it is here.
+    pub(crate) fn again(&self, inode: Inode) -> Option<Arc<Contents>> {
+        self.state.lock().hold(inode)
+    }
+
+    /// The same of a file that was not here; of two who come with it, the first is right.
+    pub(crate) fn open(&self, contents: Contents) -> Arc<Contents> {
+        let inode = contents.inode;
         let mut state = self.state.lock();
-        let State { slots, closed } = &mut *state;
-        let slot = slots.entry(inode).or_insert_with(|| Slot { contents: make(), holders: 0 });
-        if slot.holders == 0 {
-            closed.retain(|other| *other != inode);
+        if let Some(held) = state.hold(inode) {
+            return held;
         }
-        slot.holders += 1;
-        Arc::clone(&slot.contents)
+        let contents = Arc::new(contents);
+        state.slots.insert(inode, Slot { contents: Arc::clone(&contents), holders: 1 });
+        contents
     }
 
     /// Lets go of a file. Returns those that leave memory now: they want a checkpoint first.
