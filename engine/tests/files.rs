@@ -831,6 +831,36 @@ async fn names_are_read_on_from_where_the_catalog_stopped_and_anew_where_it_know
     let _ = std::fs::remove_dir_all(&directory);
 }
 
+/// The place is forgotten first, then the keys: a crash in between leaves keys of nobody.
+#[tokio::test]
+async fn a_rebuild_of_the_names_that_was_broken_off_leaves_none_that_the_journal_has_not() {
+    let directory = std::env::temp_dir().join(format!("freezeframe-anew-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    let options = || EngineOptions { catalog: Some(directory.clone()), ..EngineOptions::default() };
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let rig = Rig::with(MemoryDisk::new(), Arc::clone(&clock), options());
+    filled(rig.engine.files(), "/a", b"1").await;
+    let Rig { disk, engine, .. } = rig;
+    engine.close();
+    drop(engine);
+    let early = disk.after_kill();
+    let rig = Rig::with(disk, Arc::clone(&clock), options());
+    filled(rig.engine.files(), "/lost", b"2").await;
+    let lost = moment(&rig);
+    rig.engine.close();
+    drop(rig);
+    let catalog = storage::catalog::Catalog::open(&directory).unwrap();
+    catalog.forget(b"no key begins with this", storage::LogId(u64::MAX)).unwrap();
+    drop(catalog);
+    // The journal is a backup's.
+    let rig = Rig::with(early, clock, options());
+    rig.pass(10_000);
+    assert_eq!(names(rig.engine.files(), "/", Cut::ALL), ["a"]);
+    assert_eq!(names(rig.engine.files(), "/", lost), ["a"]);
+    drop(rig);
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
 #[tokio::test]
 async fn topics_and_files_share_a_journal_and_nothing_else() {
     let rig = Rig::new();
