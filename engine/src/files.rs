@@ -127,7 +127,7 @@ impl Files {
     pub(crate) fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
         for contents in self.0.opened.all() {
-            self.0.save(&contents);
+            self.0.save(&contents, 1);
         }
     }
 
@@ -174,8 +174,8 @@ impl Files {
 
 impl Inner {
     /// A checkpoint that cannot be made now is made later: it only saves time.
-    fn save(&self, contents: &Arc<Contents>) {
-        if let Err(error) = contents.save(&self.store) {
+    fn save(&self, contents: &Arc<Contents>, entries: u64) {
+        if let Err(error) = contents.save(&self.store, entries) {
             tracing::warn!(%error, inode = contents.inode.0, "a file's index is not saved");
         }
     }

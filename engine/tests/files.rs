@@ -385,6 +385,28 @@ async fn g8_g9_reopening_reads_one_root_and_a_moment_replays_at_most_as_many_as_
 }
 
 #[tokio::test]
+async fn g9_a_long_file_that_is_opened_again_gets_a_checkpoint_only_when_one_is_due() {
+    let options = FileOptions { checkpoint_entries: 16, ..FileOptions::default() };
+    let rig = with(options);
+    let file = filled(rig.engine.files(), "/f", b"0").await;
+    for nth in 0..100 {
+        write(&file, nth, b"1").await;
+    }
+    drop(file);
+    let rig = reopen(rig, EngineOptions { files: options, ..EngineOptions::default() });
+    let files = rig.engine.files();
+    let file = files.open("/f").unwrap();
+    for _ in 0..10 {
+        write(&file, 0, b"2").await;
+    }
+    assert_eq!(get(&files.counts().checkpoints), 0);
+    for _ in 0..10 {
+        write(&file, 0, b"3").await;
+    }
+    assert_eq!(get(&files.counts().checkpoints), 1);
+}
+
+#[tokio::test]
 async fn g13_a_file_that_is_opened_again_soon_is_not_read_again() {
     for (closed_max, expected) in [(1, 1), (0, 10_000)] {
         let options = FileOptions { closed_max, ..FileOptions::default() };
@@ -574,6 +596,44 @@ async fn a_damaged_checkpoint_is_noticed_and_the_index_made_anew_from_the_entrie
         }
     }
     assert!(rebuilt > 0, "some of the damage was met");
+}
+
+/// What a write did to the file is not known then, whatever is read beside it: to read all of the file's
+/// log again for each look would find the same.
+#[tokio::test]
+async fn a_damaged_write_is_an_error_from_its_moment_on_and_no_index_is_made_anew_for_it() {
+    let files = FileOptions { checkpoint_entries: 16, ..FileOptions::default() };
+    let rig = on_new(EngineOptions { files, ..nothing_in_memory() });
+    let file = rig.engine.files().create("/f", 0).await.unwrap();
+    for nth in 0..20 {
+        write(&file, nth, b"0").await;
+    }
+    let before = moment(&rig);
+    write(&file, 0, b"spoilt").await;
+    write(&file, 9, b"0").await;
+    let segment = "00000000000000000000.journal";
+    let spoilt = rig.disk.bytes(segment).windows(6).position(|bytes| bytes == b"spoilt").unwrap();
+    // Where it was to be written.
+    rig.disk.rot(segment, spoilt - 16, 1);
+    for _ in 0..3 {
+        let error = file.read_at(Cut::ALL, 0, 9).unwrap_err();
+        assert!(matches!(error, FileError::Corrupt(_)), "{error}");
+        assert_eq!(file.read_at(before, 0, 9).unwrap(), &b"000000000"[..]);
+    }
+    write(&file, 0, b"after").await;
+    assert!(file.read_at(moment(&rig), 0, 9).is_err(), "it may be anywhere");
+    assert_eq!(get(&rig.engine.files().counts().rebuilt), 0);
+}
+
+#[tokio::test]
+async fn a_file_was_not_there_before_it_was_made() {
+    let rig = Rig::new();
+    let before = moment(&rig);
+    let file = filled(rig.engine.files(), "/f", b"1").await;
+    let after = moment(&rig);
+    assert_eq!(errno(file.at(before)), ENOENT);
+    assert_eq!(errno(file.read_at(before, 0, 9)), ENOENT);
+    assert_eq!(file.read_at(after, 0, 9).unwrap(), &b"1"[..]);
 }
 
 /// `cargo test --release -p engine --test files measure -- --ignored --nocapture`: the workload of

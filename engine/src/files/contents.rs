@@ -60,6 +60,44 @@ pub(super) struct Index {
     unsaved: u64,
 }
 
+/// Why an index does not come further.
+enum Stuck {
+    /// It is damaged, and can be made anew.
+    Index(String),
+    /// What the entries say is not known, whatever index is made of them.
+    Entries(FileError),
+}
+
+impl From<FileError> for Stuck {
+    fn from(error: FileError) -> Stuck {
+        Stuck::Entries(error)
+    }
+}
+
+impl From<std::io::Error> for Stuck {
+    fn from(error: std::io::Error) -> Stuck {
+        Stuck::Entries(error.into())
+    }
+}
+
+impl From<FigError> for Stuck {
+    fn from(error: FigError) -> Stuck {
+        match error {
+            FigError::Damaged { .. } => Stuck::Index(error.to_string()),
+            FigError::Read(error) => error.into(),
+        }
+    }
+}
+
+impl From<Stuck> for FileError {
+    fn from(stuck: Stuck) -> FileError {
+        match stuck {
+            Stuck::Index(why) => FileError::Corrupt(why),
+            Stuck::Entries(error) => error,
+        }
+    }
+}
+
 /// What the checkpoint that was begun last is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Saving {
@@ -116,14 +154,11 @@ impl Contents {
         {
             return Ok(FileView::new(self, index));
         }
-        let found = self.newest_checkpoint(until).and_then(|mut index| {
-            self.advance(&mut index, until)?;
-            Ok(index)
-        });
-        let index = match found {
-            Err(FileError::Corrupt(why)) => self.rebuilt(until, &why)?,
-            found => found?,
-        };
+        let mut index = self.newest_checkpoint(until)?;
+        match self.advance(&mut index, until) {
+            Err(Stuck::Index(why)) => index = self.rebuilt(until, &why)?,
+            advanced => advanced?,
+        }
         Ok(FileView::new(self, &index))
     }
 
@@ -165,7 +200,7 @@ impl Contents {
         }
         drop(saving);
         match self.advance(index, end) {
-            Err(FileError::Corrupt(why)) if *self.saving.lock() == Saving::Idle => {
+            Err(Stuck::Index(why)) if *self.saving.lock() == Saving::Idle => {
                 *index = self.rebuilt(end, &why)?;
             }
             advanced => advanced?,
@@ -203,37 +238,43 @@ impl Contents {
         piece.ok_or_else(|| missing(at))
     }
 
-    fn advance(&self, index: &mut Index, until: Offset) -> Result<(), FileError> {
+    fn advance(&self, index: &mut Index, until: Offset) -> Result<(), Stuck> {
         while index.next < until {
             let to = Offset(index.next.0.saturating_add(REPLAYED_AT_ONCE)).min(until);
             for piece in self.log.read(index.next, to, usize::MAX)? {
                 index.apply(&piece, self)?;
             }
             if index.next < to {
-                return Err(missing(index.next));
+                return Err(missing(index.next).into());
             }
         }
         Ok(())
     }
 
     /// How many entries are in no checkpoint, nor in one that is on its way.
-    pub(crate) fn uncovered(&self) -> u64 {
+    fn uncovered(&self) -> u64 {
         self.log.end().0.saturating_sub(self.covered.load(Ordering::Relaxed))
     }
 
-    /// Appends a checkpoint, unless reopening reads no more without one, or one is on its way.
+    /// Appends a checkpoint, if at least `entries` are in none, unless reopening reads no more without
+    /// one, or one is on its way.
     ///
     /// It is not waited for: a version that lacks it replays more.
-    pub(crate) fn save(self: &Arc<Self>, store: &Store<Stager>) -> Result<(), FileError> {
-        let mut held = self.index.lock();
-        if held.is_none() && self.uncovered() == 0 {
+    pub(crate) fn save(
+        self: &Arc<Self>,
+        store: &Store<Stager>,
+        entries: u64,
+    ) -> Result<(), FileError> {
+        if self.uncovered() < entries {
             return Ok(());
         }
+        let mut held = self.index.lock();
         let index = self.up_to_date(&mut held)?;
         let needless = match self.covered.load(Ordering::Relaxed) {
             // One entry is read as fast as a checkpoint of it.
             0 => index.unsaved <= 1,
-            _ => index.unsaved == 0,
+            // Of a file that was not looked at before, it is known only now.
+            _ => index.unsaved == 0 || self.uncovered() < entries,
         };
         let mut saving = self.saving.lock();
         if needless || *saving == Saving::OnItsWay {
@@ -241,11 +282,11 @@ impl Contents {
         }
         *saving = Saving::OnItsWay;
         drop(saving);
-        let (checkpoint, changes) =
+        let (mut checkpoint, changes) =
             (index.fig.checkpoint(index.next, index.modified), index.unsaved);
         let covered = self.covered.swap(index.next.0, Ordering::Relaxed);
         drop(held);
-        let bytes = Bytes::from(checkpoint.bytes.clone());
+        let bytes = Bytes::from(std::mem::take(&mut checkpoint.bytes));
         count(&self.counts.checkpoints);
         self.counts.checkpoint_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let append = append_of(self.log.id, KIND_FILE_CHECKPOINT, Payload::plain(bytes), None);
@@ -303,10 +344,10 @@ impl Index {
         Index { fig: Fig::saved(root), next, modified, unsaved: 0 }
     }
 
-    fn apply(&mut self, piece: &Piece, nodes: &Contents) -> Result<(), FileError> {
+    fn apply(&mut self, piece: &Piece, nodes: &Contents) -> Result<(), Stuck> {
         let entry = &piece.entry;
         if entry.base != self.next {
-            return Err(missing(self.next));
+            return Err(missing(self.next).into());
         }
         match entry.kind {
             KIND_FILE_WRITE => {
@@ -323,7 +364,7 @@ impl Index {
             kind => {
                 let at = entry.base.0;
                 let why = format!("not an entry of a file. kind={kind}, entry={at}");
-                return Err(FileError::Corrupt(why));
+                return Err(FileError::Corrupt(why).into());
             }
         }
         self.next = entry.end();

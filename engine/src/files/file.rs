@@ -100,7 +100,7 @@ impl Drop for File {
     fn drop(&mut self) {
         let inner = &self.files.0;
         for contents in inner.opened.close(self.contents.inode) {
-            inner.save(&contents);
+            inner.save(&contents, 1);
         }
     }
 }
@@ -212,21 +212,19 @@ impl File {
         });
         let stopping = || AppendError::Stopped("the service is stopping".into());
         let appended = receiver.await.ok().flatten().ok_or_else(stopping)??;
-        if self.contents.uncovered() >= inner.options.checkpoint_entries {
-            inner.save(&self.contents);
-        }
+        inner.save(&self.contents, inner.options.checkpoint_entries);
         Ok(appended)
     }
 
     /// The file as of `cut`; for [`Cut::ALL`], as it is now.
     ///
     /// # Errors
-    /// The moment is not past yet, or what is stored cannot be read.
+    /// The moment is not past yet, or the file was not there yet; or what is stored cannot be read.
     pub fn at(&self, cut: Cut) -> Result<FileView, FileError> {
         if cut == Cut::ALL {
             return self.contents.present();
         }
-        self.files.names(cut)?;
+        self.files.names(cut)?.record(self.inode(), cut)?;
         self.contents.at(cut)
     }
 
