@@ -406,6 +406,53 @@ async fn g9_a_long_file_that_is_opened_again_gets_a_checkpoint_only_when_one_is_
     assert_eq!(get(&files.counts().checkpoints), 1);
 }
 
+/// What a moment costs, in what is read for it: the oldest no more than the newest, and no more after
+/// ten times as many writes. (`freezeframe-bench storage f34` measures the time.)
+#[tokio::test]
+async fn f34_g8_a_moment_costs_as_much_whether_it_is_old_or_new() {
+    const EVERY: u64 = 32;
+    let files = FileOptions { checkpoint_entries: EVERY, closed_max: 0, node_bytes_max: 0 };
+    let rig = on_new(EngineOptions { files, ..nothing_in_memory() });
+    let file = rig.engine.files().create("/f", 0).await.unwrap();
+    let (mut random, mut moments) = (Random(34), Vec::new());
+    for nth in 0..4000_u64 {
+        write(&file, random.below(1000) * 64, &[nth as u8; 500]).await;
+        if nth % 100 == 99 && nth > 400 {
+            moments.push(moment(&rig));
+        }
+    }
+    let counts = rig.engine.files().counts();
+    let cost = |cut: &Cut| {
+        let now = || [&counts.roots_read, &counts.entries_indexed, &counts.nodes_read].map(get);
+        let before = now();
+        assert_eq!(file.read_at(*cut, 500, 1).unwrap().len(), 1);
+        let after = now();
+        [0, 1, 2].map(|nth| after[nth] - before[nth])
+    };
+    for cut in &moments {
+        let [roots, entries, nodes] = cost(cut);
+        assert!(roots <= 1 && entries <= EVERY, "{roots} roots, {entries} entries");
+        // Each entry is put under a root of which nothing is cached.
+        assert!(nodes <= 4 * (EVERY + 1), "{nodes} nodes");
+    }
+}
+
+/// Nothing is made for a file but its name: there is no log to be had in advance.
+#[tokio::test]
+async fn g12_a_file_is_made_by_one_short_entry_and_its_log_by_the_first_write() {
+    const FILES: u64 = 300;
+    let rig = Rig::new();
+    let stats = rig.engine.stats();
+    let before = [&stats.appends, &stats.bytes].map(get);
+    for nth in 0..FILES {
+        rig.engine.files().create(&format!("/{nth}"), 0o644).await.unwrap();
+    }
+    let [appends, bytes] = [get(&stats.appends) - before[0], get(&stats.bytes) - before[1]];
+    assert_eq!(appends, FILES);
+    assert!(bytes <= 128 * FILES, "{} bytes of journal a file", bytes / FILES);
+    assert_eq!(get(&rig.engine.files().counts().checkpoints), 0, "an empty file wants no index");
+}
+
 #[tokio::test]
 async fn g13_a_file_that_is_opened_again_soon_is_not_read_again() {
     for (closed_max, expected) in [(1, 1), (0, 10_000)] {
