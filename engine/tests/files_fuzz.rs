@@ -491,11 +491,130 @@ impl Fuzz {
     }
 }
 
-#[tokio::test]
-async fn f20_g2_g16_random_histories_match_a_plain_model_at_every_moment() {
+/// Right, or an error that says that it cannot be read: never anything else.
+fn right_or_refused<T: PartialEq + std::fmt::Debug>(
+    found: Result<T, FileError>,
+    expected: &T,
+    what: &str,
+) -> bool {
+    match found {
+        Ok(found) => assert!(found == *expected, "{what}: {found:?}"),
+        Err(FileError::Corrupt(_) | FileError::Io(_)) => return false,
+        Err(error) => panic!("{what}: {error}"),
+    }
+    true
+}
+
+impl Fuzz {
+    /// How many looks there were at the files on `rig`, whose disk is damaged, and how many were refused.
+    fn check_damaged(&self, rig: &Rig, cut: Cut, model: &Model, inodes: usize) -> [usize; 2] {
+        let files = rig.engine.files();
+        let mut looks = [0, 0];
+        let mut looked = |is_right: bool| {
+            looks[0] += 1;
+            looks[1] += usize::from(!is_right);
+        };
+        for node in 0..inodes {
+            let inode = self.inodes[node];
+            match &model.nodes[node].kind {
+                ModelKind::Directory { .. } => {
+                    let listed = files.list_inode(inode, cut).map(|entries| {
+                        entries.into_iter().map(|entry| (entry.name, entry.inode)).collect()
+                    });
+                    let expected: Vec<(Vec<u8>, Inode)> = model
+                        .names_in(node)
+                        .into_iter()
+                        .map(|(name, node)| (name.as_bytes().to_vec(), self.inodes[node]))
+                        .collect();
+                    looked(right_or_refused(listed, &expected, "names"));
+                }
+                ModelKind::Link(target) => {
+                    looked(right_or_refused(files.read_link_inode(inode, cut), target, "a link"));
+                }
+                ModelKind::File(bytes) => {
+                    let view = files.open_inode(inode).and_then(|file| file.at(cut));
+                    let length = view.as_ref().map(FileView::length).map_err(Clone::clone);
+                    looked(right_or_refused(length, &bytes.length, "a length"));
+                    let Ok(view) = view else { continue };
+                    for range in [0..LOW, 100..300, 3000..3001, HIGH..END] {
+                        let read = view.read(range.start, (range.end - range.start) as usize);
+                        let read = read.map(|read| read.to_vec());
+                        looked(right_or_refused(read, &bytes.read(range), "bytes"));
+                    }
+                }
+            }
+        }
+        looks
+    }
+
+    async fn run_damaged(mut self) -> [usize; 3] {
+        for nth in 0..200 {
+            self.step(nth).await;
+            if self.random.one_in(20) {
+                self.remember();
+            }
+        }
+        self.remember();
+        self.open.clear();
+        self.views.clear();
+        self.rig.engine.close();
+        let (disk, clock) = (self.rig.disk.clone(), Arc::clone(&self.rig.clock));
+        let mut sum = [0, 0, 0];
+        for _ in 0..12 {
+            let disk = disk.after_kill();
+            let names: Vec<String> =
+                disk.names().into_iter().filter(|name| !disk.bytes(name).is_empty()).collect();
+            for _ in 0..1 + self.random.below(3) {
+                let name = self.pick(&names).unwrap();
+                let at = self.random.below(disk.bytes(&name).len() as u64) as usize;
+                disk.rot(&name, at, 1 << self.random.below(8));
+            }
+            let options = EngineOptions { catalog: None, ..self.options.clone() };
+            let opened = engine::Engine::open(
+                Arc::new(disk.clone()),
+                options,
+                Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
+                Arc::new(rig::Times),
+            );
+            let Ok(engine) = opened else { continue };
+            let rig = Rig { disk, clock: Arc::clone(&clock), engine };
+            rig.pass(2000);
+            sum[0] += 1;
+            for Moment { cut, model, inodes, .. } in &self.moments {
+                let [looks, refused] = self.check_damaged(&rig, *cut, model, *inodes);
+                sum[1] += looks;
+                sum[2] += refused;
+            }
+        }
+        let catalog = self.catalog.clone();
+        drop(self);
+        let _ = std::fs::remove_dir_all(catalog);
+        sum
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
     let seeds = std::env::var("FILES_FUZZ_SEEDS").unwrap_or_else(|_| "0..3".to_owned());
     let (from, to) = seeds.split_once("..").expect("FILES_FUZZ_SEEDS=from..to");
-    for seed in from.parse().unwrap()..to.parse().unwrap() {
+    from.parse().unwrap()..to.parse().unwrap()
+}
+
+#[tokio::test]
+async fn bits_that_flip_in_any_file_make_errors_and_never_other_bytes_or_names() {
+    let mut sum = [0, 0, 0];
+    for seed in seeds() {
+        println!("FILES_FUZZ_SEEDS={seed}..{}", seed + 1);
+        let found = Fuzz::new(seed).run_damaged().await;
+        sum = [0, 1, 2].map(|nth| sum[nth] + found[nth]);
+    }
+    let [opened, looks, refused] = sum;
+    println!("{opened} stores were opened; of {looks} looks {refused} were refused");
+    assert!(opened > 0 && looks > refused, "something can be read still");
+}
+
+#[tokio::test]
+async fn f20_g2_g16_random_histories_match_a_plain_model_at_every_moment() {
+    for seed in seeds() {
         println!("FILES_FUZZ_SEEDS={seed}..{}", seed + 1);
         Fuzz::new(seed).run().await;
     }
