@@ -350,6 +350,60 @@ async fn g1_a_concurrent_reader_never_sees_a_torn_write_and_reads_its_own() {
     }
 }
 
+/// Files come and go from memory, checkpoints pass each other, and segments are sealed and filed, while
+/// some write and others read moments.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g1_g16_beside_writers_every_moment_has_what_was_written_by_then() {
+    const WRITERS: usize = 6;
+    const REGION: usize = 700;
+    let rig = on_new(EngineOptions {
+        files: FileOptions { checkpoint_entries: 3, closed_max: 0, node_bytes_max: 2 << 10 },
+        ..tight()
+    });
+    let files = rig.engine.files();
+    let inode = filled(files, "/f", &[0; WRITERS * REGION]).await.inode();
+    let (mut writing, mut reading) = (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());
+    let left = Arc::new(AtomicU64::new(WRITERS as u64));
+    for writer in 0..WRITERS {
+        let (files, left) = (files.clone(), Arc::clone(&left));
+        writing.spawn(async move {
+            let mut written = Vec::new();
+            for value in 1..=120 {
+                let file = files.open_inode(inode).unwrap();
+                let data = Bytes::from(vec![value; REGION]);
+                let at = (writer * REGION) as u64;
+                written.push(file.write_at(at, data, Durability::Written).await.unwrap());
+                let now = file.read_at(Cut::ALL, at, REGION).unwrap();
+                assert!(now.iter().all(|byte| *byte == value), "its own write");
+            }
+            left.fetch_sub(1, Ordering::Relaxed);
+            (writer, written)
+        });
+    }
+    for _ in 0..3 {
+        let (files, left) = (files.clone(), Arc::clone(&left));
+        let timekeeper = Arc::clone(rig.engine.timekeeper());
+        reading.spawn(async move {
+            let mut seen = Vec::new();
+            while get(&left) > 0 {
+                let cut = Cut::through(timekeeper.frontier());
+                let read = files.open_inode(inode).unwrap().read_at(cut, 0, WRITERS * REGION);
+                seen.push((cut, read.unwrap()));
+                tokio::task::yield_now().await;
+            }
+            seen
+        });
+    }
+    let written: BTreeMap<usize, Vec<hlc::Hlc>> = writing.join_all().await.into_iter().collect();
+    for (cut, read) in reading.join_all().await.into_iter().flatten() {
+        for (writer, written) in &written {
+            let expected = written.iter().filter(|stamp| cut.admits(**stamp)).count() as u8;
+            let region = &read[writer * REGION..(writer + 1) * REGION];
+            assert!(region.iter().all(|byte| *byte == expected), "{writer} at {cut:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn g8_g9_reopening_reads_one_root_and_a_moment_replays_at_most_as_many_as_stand_between() {
     const EVERY: u64 = 32;

@@ -10,8 +10,9 @@ mod file_model;
 mod rig;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use engine::files::{
@@ -67,7 +68,7 @@ struct Fuzz {
 
 /// So that little history goes everywhere: to several checkpoints, out of all caches, and into
 /// segments that are sealed, indexed and filed while it goes on.
-fn options(random: &mut Random, catalog: &std::path::Path) -> EngineOptions {
+fn options(random: &mut Random, catalog: &Path) -> EngineOptions {
     let storage = storage::Options {
         segment_bytes_max: 16 << 10 << random.below(6),
         segment_frames_max: 20 + random.below(200),
@@ -103,7 +104,9 @@ fn checked<T>(
 impl Fuzz {
     fn new(seed: u64) -> Fuzz {
         let mut random = Random(seed);
-        let catalog = format!("freezeframe-files-fuzz-{}-{seed}", std::process::id());
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let nth = COUNT.fetch_add(1, Ordering::Relaxed);
+        let catalog = format!("freezeframe-files-fuzz-{}-{nth}", std::process::id());
         let catalog = std::env::temp_dir().join(catalog);
         let _ = std::fs::remove_dir_all(&catalog);
         let options = options(&mut random, &catalog);
@@ -547,7 +550,36 @@ impl Fuzz {
         looks
     }
 
+    /// Flips a few bits of a stopped store, or of its catalog, which is soft.
+    fn damage(&mut self, disk: &MemoryDisk, catalog: &Path) {
+        let of_catalog = self.random.one_in(4);
+        let names: Vec<String> =
+            disk.names().into_iter().filter(|name| !disk.bytes(name).is_empty()).collect();
+        for _ in 0..1 + self.random.below(3) {
+            let bit = 1 << self.random.below(8);
+            if of_catalog {
+                let file = catalog.join("db");
+                let mut bytes = std::fs::read(&file).unwrap();
+                // The rest of it was never written.
+                let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+                bytes[self.random.below(used as u64) as usize] ^= bit;
+                std::fs::write(&file, bytes).unwrap();
+            } else {
+                let name = self.pick(&names).unwrap();
+                let at = self.random.below(disk.bytes(&name).len() as u64) as usize;
+                disk.rot(&name, at, bit);
+            }
+        }
+    }
+
+    /// How many of the damaged stores were opened, how many looks there were, and how many were refused.
     async fn run_damaged(mut self) -> [usize; 3] {
+        let (catalog, copy) =
+            (self.catalog.with_extension("whole"), self.catalog.with_extension("damaged"));
+        let _ = std::fs::remove_dir_all(&catalog);
+        self.options.catalog = Some(catalog.clone());
+        let clock = Arc::clone(&self.rig.clock);
+        self.rig = Rig::with(MemoryDisk::new(), Arc::clone(&clock), self.options.clone());
         for nth in 0..200 {
             self.step(nth).await;
             if self.random.one_in(20) {
@@ -558,24 +590,15 @@ impl Fuzz {
         self.open.clear();
         self.views.clear();
         self.rig.engine.close();
-        let (disk, clock) = (self.rig.disk.clone(), Arc::clone(&self.rig.clock));
-        let mut sum = [0, 0, 0];
+        let (whole, mut sum) = (self.rig.disk.clone(), [0, 0, 0]);
         for _ in 0..12 {
-            let disk = disk.after_kill();
-            let names: Vec<String> =
-                disk.names().into_iter().filter(|name| !disk.bytes(name).is_empty()).collect();
-            for _ in 0..1 + self.random.below(3) {
-                let name = self.pick(&names).unwrap();
-                let at = self.random.below(disk.bytes(&name).len() as u64) as usize;
-                disk.rot(&name, at, 1 << self.random.below(8));
-            }
-            let options = EngineOptions { catalog: None, ..self.options.clone() };
-            let opened = engine::Engine::open(
-                Arc::new(disk.clone()),
-                options,
-                Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
-                Arc::new(rig::Times),
-            );
+            let disk = whole.after_kill();
+            copy_files(&catalog, &copy);
+            self.damage(&disk, &copy);
+            let options = EngineOptions { catalog: Some(copy.clone()), ..self.options.clone() };
+            let wall = Arc::clone(&clock) as Arc<dyn hlc::WallClock>;
+            let disks = Arc::new(disk.clone());
+            let opened = engine::Engine::open(disks, options, wall, Arc::new(rig::Times));
             let Ok(engine) = opened else { continue };
             let rig = Rig { disk, clock: Arc::clone(&clock), engine };
             rig.pass(2000);
@@ -586,10 +609,23 @@ impl Fuzz {
                 sum[2] += refused;
             }
         }
-        let catalog = self.catalog.clone();
+        let first = self.catalog.clone();
         drop(self);
-        let _ = std::fs::remove_dir_all(catalog);
+        for directory in [first, catalog, copy] {
+            let _ = std::fs::remove_dir_all(directory);
+        }
         sum
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_files(&entry.path(), &to.join(entry.file_name())),
+            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
     }
 }
 

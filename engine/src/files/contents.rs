@@ -176,9 +176,7 @@ impl Contents {
         let index = self.rebuilt(until, why)?;
         let fig = index.fig.clone();
         let mut held = self.index.lock();
-        // A checkpoint that is on its way counts changes of the index that it was made of.
-        let idle = *self.saving.lock() == Saving::Idle;
-        if idle && let Some(present) = held.as_mut().filter(|present| present.next == until) {
+        if let Some(present) = held.as_mut().filter(|present| present.next == until) {
             *present = index;
         }
         Ok(fig)
@@ -195,14 +193,13 @@ impl Contents {
         let mut saving = self.saving.lock();
         if let Saving::Written(count) = *saving {
             index.fig.release();
-            index.unsaved -= count;
+            // One that was made anew meanwhile has more that is unsaved than this, and saves it all.
+            index.unsaved = index.unsaved.saturating_sub(count);
             *saving = Saving::Idle;
         }
         drop(saving);
         match self.advance(index, end) {
-            Err(Stuck::Index(why)) if *self.saving.lock() == Saving::Idle => {
-                *index = self.rebuilt(end, &why)?;
-            }
+            Err(Stuck::Index(why)) => *index = self.rebuilt(end, &why)?,
             advanced => advanced?,
         }
         Ok(index)
