@@ -149,7 +149,9 @@ impl Contents {
     /// The file as of `cut`, which nothing can enter any more.
     pub(crate) fn at(self: &Arc<Self>, cut: Cut) -> Result<FileView, FileError> {
         let until = self.log.offset_at(cut)?;
-        if let Some(index) = &*self.index.lock()
+        // Who looks at the past waits for nobody who brings the present up to date.
+        if let Some(held) = self.index.try_lock()
+            && let Some(index) = &*held
             && index.next == until
         {
             return Ok(FileView::new(self, index));
