@@ -186,12 +186,12 @@ impl Load {
 
     fn topic_default(&mut self, key: &str, scale: i64, value: &mut Value) -> Result<(), String> {
         let text = value.for_topic(key, scale);
-        let config = BTreeMap::from([(key.to_owned(), text.clone())]);
-        TopicConfig::new(config).map_err(|error| match error {
+        let config = BTreeMap::from([(key.to_owned(), text)]);
+        let config = TopicConfig::new(config).map_err(|error| match error {
             ConfigError::Value { expected, .. } => format!("give {expected}"),
             ConfigError::Unknown(key) => unreachable!("topics have a setting {key}"),
         })?;
-        self.config.engine.topic_defaults.insert(key.to_owned(), text);
+        self.config.engine.topic_defaults.extend(config.set().clone());
         Ok(())
     }
 

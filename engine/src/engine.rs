@@ -386,6 +386,7 @@ impl Engine {
         check_topic_name(name)?;
         self.check_partition_count(partitions)?;
         let config = TopicConfig::new(configs)?;
+        config.check_new(self.topic_defaults())?;
         let changing = Arc::clone(&self.changing).lock_owned().await;
         self.check_plugin(&config, None)?;
         if self.topic(name).is_some() {
@@ -475,6 +476,7 @@ impl Engine {
         let mut configs = topic.config.set().clone();
         change(&mut configs)?;
         let config = TopicConfig::new(configs)?;
+        config.check_new(self.topic_defaults())?;
         self.check_plugin(&config, Some(&topic))?;
         if only_validate || config == topic.config {
             return Ok(());

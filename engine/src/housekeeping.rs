@@ -15,7 +15,7 @@ use storage::{Compacted, Emit, Entry, Freed, Log, LogId, Offset, Piece};
 use crate::compaction::{
     CompactError, CompactOptions, CompactionSettings, Kept, Outcome, Source, Stored, compact,
 };
-use crate::config::TopicConfig;
+use crate::config::{TopicConfig, TopicDefaults};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
@@ -234,11 +234,10 @@ impl Engine {
     /// Seals the open segment once it has been open for longer than any topic allows.
     fn seal_old(&self) {
         let defaults = self.topic_defaults();
-        let longest = self.topics().iter().map(|t| t.config.number("segment.ms", defaults)).min();
+        let longest = self.topics().iter().map(|topic| open_at_most(&topic.config, defaults)).min();
         let (Some(longest), Some(since)) = (longest, self.store.open_since()) else { return };
-        let open_ms = self.wall_now().0.saturating_sub(since.time().0);
-        let least = self.options.housekeeping.segment_age_min.as_millis() as u64;
-        if open_ms >= least.max(longest.max(0) as u64) {
+        let open = Duration::from_millis(self.wall_now().0.saturating_sub(since.time().0));
+        if open >= longest.max(self.options.housekeeping.segment_age_min) {
             self.store.seal();
         }
     }
@@ -302,7 +301,7 @@ impl Engine {
         }
         let dirty = log.bytes_between(clean_to.max(start), until)?;
         let total = log.bytes_between(start, until)?;
-        let oldest = log.entry_at(clean_to)?.map(|entry| entry.stamp.time());
+        let oldest = log.entry_at(clean_to.max(start))?.map(|entry| entry.stamp.time());
         Ok(settings.is_due(dirty, total, oldest, now).then_some(Due { until, horizon }))
     }
 }
@@ -331,6 +330,12 @@ async fn every<Doing: Future<Output = Result<(), EngineError>>>(
 
 fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+/// How long a topic's records may lie in the open segment. What must be compacted has to leave it first.
+fn open_at_most(config: &TopicConfig, defaults: &TopicDefaults) -> Duration {
+    let age = Duration::from_millis(config.number("segment.ms", defaults).max(0) as u64);
+    CompactionSettings::of(config, defaults).map_or(age, |settings| age.min(settings.max_lag))
 }
 
 struct Due {

@@ -281,8 +281,8 @@ impl Engine {
         self.shared.namespace.read().pins.holds(topic, now)
     }
 
-    /// The pin that nothing of a partition may be given up for, if there is one: its cut admits
-    /// something that is kept, or the partition was there and held nothing more. Then what comes behind
+    /// The pin that nothing of a partition may be given up for, if there is one: the partition is in its
+    /// cut, with something that is kept, or with nothing more than an end at the start. Then what comes behind
     /// the cut could go, but the moment would not be whole without it: its end would lie below the start.
     ///
     /// # Errors
@@ -293,10 +293,13 @@ impl Engine {
         partition: &Partition,
     ) -> std::io::Result<Option<Hold>> {
         let Some(hold) = self.holds(Some(topic)).latest else { return Ok(None) };
-        let (end, start) = (tip_at(&partition.log, hold.at)?.end, partition.start());
-        let count = || self.shared.namespace.read().partition_count_at(topic, hold.at);
-        let holds = end > start || (end == start && count() > partition.index as usize);
-        Ok(holds.then_some(hold))
+        // A topic that was deleted before, or made after, is not in the moment, whatever its log has.
+        let count = self.shared.namespace.read().partition_count_at(topic, hold.at);
+        if count <= partition.index as usize {
+            return Ok(None);
+        }
+        let end = tip_at(&partition.log, hold.at)?.end;
+        Ok((end >= partition.start()).then_some(hold))
     }
 
     /// Removes the pins that have expired; returns how many. The housekeeping calls this now and then.

@@ -215,7 +215,9 @@ impl Setting<'_> {
         let broker = self
             .broker
             .map(|value| synonym(name.unwrap_or(self.name), value, source::STATIC_BROKER));
-        let default = name.map(|name| synonym(name, self.default, source::DEFAULT));
+        let default = name
+            .filter(|_| !COMES_IN_OTHER_UNITS.contains(&self.name))
+            .map(|name| synonym(name, self.default, source::DEFAULT));
         own.into_iter().chain(broker).chain(default).collect()
     }
 }
@@ -242,6 +244,10 @@ fn type_number(name: &str) -> i8 {
         _ => TYPE_UNKNOWN,
     }
 }
+
+/// Of these Kafka's broker has a default only in another unit, which is no synonym.
+const COMES_IN_OTHER_UNITS: &[&str] =
+    &["flush.ms", "retention.ms", "segment.jitter.ms", "segment.ms"];
 
 /// Kafka's name for a topic's setting where it is the broker's; some topics' settings have none.
 fn broker_name(topic_name: &str) -> Option<&'static str> {
@@ -326,13 +332,11 @@ mod tests {
         let synonym = |name: &str, value: &str, source| (name.to_owned(), value.to_owned(), source);
         assert_eq!(
             values("retention.ms"),
-            [
-                synonym("retention.ms", "7", 1),
-                synonym("log.retention.ms", "5000", 4),
-                synonym("log.retention.ms", "604800000", 5),
-            ]
+            [synonym("retention.ms", "7", 1), synonym("log.retention.ms", "5000", 4),]
         );
-        assert_eq!(values("segment.ms"), [synonym("log.roll.ms", "604800000", 5)]);
+        // Kafka's broker has a default of that in hours only.
+        assert!(values("segment.ms").is_empty());
+        assert_eq!(values("segment.bytes"), [synonym("log.segment.bytes", "1073741824", 5)]);
         assert_eq!(config("retention.ms").config_source, 1);
         assert_eq!(config("retention.ms").config_type, 5);
         assert_eq!(config("cleanup.policy").config_type, 7);
