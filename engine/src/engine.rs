@@ -32,7 +32,7 @@ use crate::files::{FileOptions, Files, is_file_kind};
 use crate::group_horizon::refill;
 use crate::groups::Groups;
 use crate::housekeeping::HousekeepingOptions;
-use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS, OffsetCommit};
+use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS};
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Namespace, Topic, TopicId, check_topic_name};
 use crate::pins::Hold;
 use crate::producers::Producers;
@@ -542,56 +542,6 @@ impl Engine {
             *ids = ids.end..below;
         }
         Ok(ids.next().expect("a block was just granted"))
-    }
-
-    // ---- Groups ----
-
-    /// Commits offsets of a group, all of them or none; returns the moment.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub async fn commit_offsets(
-        &self,
-        group: &str,
-        offsets: Vec<OffsetCommit>,
-    ) -> Result<Hlc, EngineError> {
-        self.change(Event::OffsetsCommitted { group: group.to_owned(), offsets }, None).await
-    }
-
-    /// Removes committed offsets of a group.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub async fn delete_offsets(
-        &self,
-        group: &str,
-        partitions: Vec<(String, u32)>,
-    ) -> Result<Hlc, EngineError> {
-        self.change(Event::OffsetsDeleted { group: group.to_owned(), partitions }, None).await
-    }
-
-    /// Keeps a group's snapshot.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub async fn save_group(&self, group: &str, snapshot: Vec<u8>) -> Result<Hlc, EngineError> {
-        self.change(Event::GroupSaved { group: group.to_owned(), snapshot }, None).await
-    }
-
-    /// Deletes a group and its offsets.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub async fn delete_group(&self, group: &str) -> Result<Hlc, EngineError> {
-        self.change(Event::GroupDeleted { group: group.to_owned() }, None).await
-    }
-
-    /// The snapshots of all groups.
-    ///
-    /// # Errors
-    /// The catalog cannot be read.
-    pub fn group_snapshots(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        Ok(self.shared.groups.snapshots(Cut::ALL)?)
     }
 
     // ---- Appending ----
