@@ -218,6 +218,10 @@ impl Load {
         }
         let named = |(name, value): (&str, String)| (name.to_owned(), value);
         self.config.kafka_face.broker_configs = self.kafka_values.into_iter().map(named).collect();
+        let default =
+            |setting: &KafkaSetting| Some((setting.name.to_owned(), setting.default?.to_owned()));
+        self.config.kafka_face.broker_defaults =
+            kafka::SETTINGS.iter().filter_map(default).collect();
         if self.config.zookeeper != Listen::Off {
             let asked = &self.config.zookeeper;
             let warning =

@@ -191,6 +191,10 @@ impl Engine {
     /// The disk fails, or one of the partitions cannot be compacted: the first that was met. It ends
     /// nothing for the others.
     pub async fn compact_due(self: &Arc<Engine>) -> Result<usize, EngineError> {
+        // So that none stands again over what is compacted now, if the clock goes back a little.
+        if self.time_to_give_up().is_some() {
+            self.remove_expired_pins().await?;
+        }
         let engine = Arc::clone(self);
         self.on_a_thread(move || {
             engine.seal_old();

@@ -135,22 +135,23 @@ fn broker_configs(
         return Ok(Vec::new());
     }
     check_node_id(kafka, name)?;
-    Ok(kafka
-        .options
-        .broker_configs
-        .iter()
-        .map(|(name, value)| {
-            let synonym = synonym(name, value, source::STATIC_BROKER);
-            DescribeConfigsResourceResult::default()
-                .with_name(text(name))
-                .with_value(Some(text(value)))
-                .with_read_only(true)
-                .with_config_source(source::STATIC_BROKER)
-                .with_synonyms(vec![synonym])
-                .with_config_type(TYPE_UNKNOWN)
-                .with_documentation(None)
-        })
-        .collect())
+    let options = &kafka.options;
+    let described = |(name, value): &(String, String)| {
+        let default = options.broker_defaults.get(name);
+        let is_set = default != Some(value);
+        let source = if is_set { source::STATIC_BROKER } else { source::DEFAULT };
+        let own = is_set.then(|| synonym(name, value, source));
+        let default = default.map(|default| synonym(name, default, source::DEFAULT));
+        DescribeConfigsResourceResult::default()
+            .with_name(text(name))
+            .with_value(Some(text(value)))
+            .with_read_only(true)
+            .with_config_source(source)
+            .with_synonyms(own.into_iter().chain(default).collect())
+            .with_config_type(TYPE_UNKNOWN)
+            .with_documentation(None)
+    };
+    Ok(options.broker_configs.iter().map(described).collect())
 }
 
 /// Whether a broker's name is this one's id.
@@ -378,15 +379,42 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_broker_s_settings_stand_under_its_id() {
-        let settings = vec![("log.retention.ms".to_owned(), "5000".to_owned())];
-        let kafka =
-            kafka_with(KafkaOptions { broker_configs: settings, ..KafkaOptions::default() });
+    async fn the_broker_s_settings_stand_under_its_id_and_those_that_nobody_set_are_defaults() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let options = KafkaOptions {
+            broker_configs: vec![
+                pair("log.retention.bytes", "-1"),
+                pair("log.retention.hours", "24"),
+                pair("log.retention.ms", "5000"),
+            ],
+            broker_defaults: [
+                pair("log.retention.bytes", "-1"),
+                pair("log.retention.hours", "168"),
+            ]
+            .into(),
+            ..KafkaOptions::default()
+        };
+        let kafka = kafka_with(options);
         let own = describe_one(&kafka, resource(resource::BROKER, "1")).await;
-        assert_eq!((own.error_code, own.configs.len()), (0, 1));
-        let config = &own.configs[0];
-        assert_eq!((&*config.name, &config.value), ("log.retention.ms", &Some(text("5000"))));
-        assert_eq!((config.config_source, config.read_only), (4, true));
+        assert_eq!(own.error_code, 0);
+        assert!(own.configs.iter().all(|config| config.read_only));
+        let told: Vec<(&str, i8, Vec<(&str, i8)>)> = own
+            .configs
+            .iter()
+            .map(|config| {
+                let synonyms = config.synonyms.iter();
+                let synonyms = synonyms.map(|one| (one.value.as_deref().unwrap(), one.source));
+                (config.value.as_deref().unwrap(), config.config_source, synonyms.collect())
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("-1", 5, vec![("-1", 5)]),
+                ("24", 4, vec![("24", 4), ("168", 5)]),
+                ("5000", 4, vec![("5000", 4)]),
+            ]
+        );
         let default = describe_one(&kafka, resource(resource::BROKER, "")).await;
         assert_eq!((default.error_code, default.configs.len()), (0, 0));
     }
