@@ -91,6 +91,8 @@ const KEYS: &[(&str, &str, Kind)] = &[
     ("min.compaction.lag.ms", "0", Kind::Long { min: 0 }),
     ("min.insync.replicas", "1", Kind::Int { min: 1 }),
     ("preallocate", "false", Kind::Bool),
+    ("remote.log.copy.disable", "false", Kind::Bool),
+    ("remote.log.delete.on.disable", "false", Kind::Bool),
     ("remote.storage.enable", "false", Kind::Bool),
     ("retention.bytes", "-1", Kind::Long { min: i64::MIN }),
     ("retention.ms", "604800000", Kind::Long { min: -1 }),

@@ -461,6 +461,8 @@ mod tests {
                 "freezeframe.user.time.order",
                 "freezeframe.user.time.unreadable",
                 "leader.replication.throttled.replicas",
+                "remote.log.copy.disable",
+                "remote.log.delete.on.disable",
                 "remote.storage.enable",
             ]
         );
