@@ -638,6 +638,35 @@ async fn while_a_log_is_compacted_it_can_be_given_up_and_freed_and_not_be_compac
     }
 }
 
+/// Whoever has been told that a setting holds can rely on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
+    let lag = ("min.compaction.lag.ms", "900000");
+    for change in [Some(("cleanup.policy", "delete")), Some(lag), None] {
+        let house = compacted_and_not(House::options()).await;
+        let earlier = house.now();
+        let (mut arrived, go) = house.pause_compaction();
+        let engine = Arc::clone(&house.engine);
+        let compacting = tokio::spawn(async move { engine.compact_due().await });
+        arrived.recv().await.expect("it compacts");
+        let topic = house.engine.topic("a").unwrap();
+        match change {
+            Some((key, value)) => {
+                let set = |configs: &mut std::collections::BTreeMap<String, String>| {
+                    configs.insert(key.to_owned(), value.to_owned());
+                    Ok(())
+                };
+                house.engine.configure_topic("a", set, false).await.unwrap();
+            }
+            None => house.engine.delete_topic(topic.id).await.unwrap(),
+        }
+        drop(go);
+        assert_eq!(compacting.await.unwrap().unwrap(), 0, "{change:?}");
+        assert_eq!(topic.partitions[0].log.horizon().compacted_to, Hlc::ZERO, "{change:?}");
+        assert_eq!(read_all(&house.at("a", earlier).await.unwrap().partitions[0]).len(), 8);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_log_is_compacted_retention_goes_on() {
     let mut options = House::options();

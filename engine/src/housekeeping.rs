@@ -276,11 +276,21 @@ impl Engine {
             // set meanwhile: what it holds stays as it is.
             let Some(lock) = self.hold_changes_here() else { return false };
             held = Some(lock);
-            let holds = self.holds(Some(&topic.id));
-            holds.earliest.is_none_or(|hold| hold.at.bound() >= compacted.compacted_to)
+            self.may_compact_to(topic, compacted.compacted_to, now)
         });
         drop(held);
         Ok(compacted?)
+    }
+
+    /// Whether a topic's settings, and the pins, still let its past go up to a bound: a run takes long.
+    fn may_compact_to(&self, topic: &Topic, bound: Hlc, now: SysTime) -> bool {
+        let topic = self.topic_by_id(&topic.id);
+        let settings = topic
+            .as_ref()
+            .and_then(|topic| CompactionSettings::of(&topic.config, self.topic_defaults()));
+        let (Some(topic), Some(settings)) = (topic, settings) else { return false };
+        let earliest = self.holds(Some(&topic.id)).earliest;
+        bound <= settings.horizon(now) && earliest.is_none_or(|hold| bound <= hold.at.bound())
     }
 
     /// What of a log is to be compacted, if it is due.
