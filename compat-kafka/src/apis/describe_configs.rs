@@ -398,23 +398,16 @@ mod tests {
         let own = describe_one(&kafka, resource(resource::BROKER, "1")).await;
         assert_eq!(own.error_code, 0);
         assert!(own.configs.iter().all(|config| config.read_only));
-        let told: Vec<(&str, i8, Vec<(&str, i8)>)> = own
-            .configs
-            .iter()
-            .map(|config| {
-                let synonyms = config.synonyms.iter();
-                let synonyms = synonyms.map(|one| (one.value.as_deref().unwrap(), one.source));
-                (config.value.as_deref().unwrap(), config.config_source, synonyms.collect())
-            })
-            .collect();
-        assert_eq!(
-            told,
-            [
-                ("-1", 5, vec![("-1", 5)]),
-                ("24", 4, vec![("24", 4), ("168", 5)]),
-                ("5000", 4, vec![("5000", 4)]),
-            ]
-        );
+        let [untouched, hours, ms] = &own.configs[..] else { panic!("{own:?}") };
+        for (config, value, source, synonyms) in [
+            (untouched, "-1", 5, &[("-1", 5)][..]),
+            (hours, "24", 4, &[("24", 4), ("168", 5)]),
+            (ms, "5000", 4, &[("5000", 4)]),
+        ] {
+            assert_eq!((config.value.as_deref(), config.config_source), (Some(value), source));
+            let found = config.synonyms.iter().map(|one| (one.value.as_deref(), one.source));
+            assert!(found.eq(synonyms.iter().map(|(value, source)| (Some(*value), *source))));
+        }
         let default = describe_one(&kafka, resource(resource::BROKER, "")).await;
         assert_eq!((default.error_code, default.configs.len()), (0, 0));
     }
