@@ -727,14 +727,20 @@ async fn a_pin_of_everything_holds_a_topic_that_is_deleted_later_and_none_that_w
         logs.push((topic.id, Arc::clone(&topic.partitions[0].log)));
     }
     let [(before, gone), (after, held)] = &logs[..] else { unreachable!("there are two") };
+    house.pass(SECOND);
+    let both = house.now();
     house.engine.delete_topic(*before).await.unwrap();
     house.pass(SECOND);
     let at = house.now();
     let hash = house.engine.cut(at, None, When::Refuse).await.unwrap().hash;
     let expires = SysTime(house.engine.wall_now().0 + 10 * 24 * 3600 * SECOND);
     house.engine.pin("p", at, When::Refuse, expires, None).await.unwrap();
+    house.engine.pin("both", both, When::Refuse, expires, None).await.unwrap();
     house.engine.delete_topic(*after).await.unwrap();
     house.pass(2 * 24 * 3600 * SECOND);
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 0, "the earlier pin holds it");
+    assert_eq!(read_all(&house.at("before", both).await.unwrap().partitions[0]).len(), 1);
+    house.engine.unpin("both").await.unwrap();
     assert_eq!(house.engine.give_up_old().await.unwrap(), 1);
     assert_eq!((gone.start(), held.start()), (Offset(1), Offset(0)));
     house.settle().await;

@@ -149,6 +149,13 @@ impl Pins {
         self.0.iter().find(|(_, held)| !held.stands(now)).map(|(name, _)| Arc::clone(name))
     }
 
+    /// The latest that stands and is about a topic, of those whose moment `shows` it.
+    fn latest(&self, topic: &TopicId, now: SysTime, shows: impl Fn(Cut) -> bool) -> Option<Hold> {
+        let holding = self.standing(now).filter(|(_, held)| held.is_about(Some(topic)));
+        let latest = holding.filter(|(_, held)| shows(held.at)).max_by_key(|(_, held)| held.at);
+        latest.map(|(name, held)| Hold { pin: Arc::clone(name), at: held.at })
+    }
+
     fn holds(&self, topic: Option<&TopicId>, now: SysTime) -> Holds {
         let holding = || self.standing(now).filter(|(_, held)| held.is_about(topic));
         let hold = |(name, held): (&Arc<str>, &Held)| Hold { pin: Arc::clone(name), at: held.at };
@@ -292,12 +299,14 @@ impl Engine {
         topic: &TopicId,
         partition: &Partition,
     ) -> std::io::Result<Option<Hold>> {
-        let Some(hold) = self.holds(Some(topic)).latest else { return Ok(None) };
-        // A topic that was deleted before, or made after, is not in the moment, whatever its log has.
-        let count = self.shared.namespace.read().partition_count_at(topic, hold.at);
-        if count <= partition.index as usize {
-            return Ok(None);
-        }
+        let now = self.time_to_give_up().unwrap_or(SysTime(0));
+        let hold = {
+            let namespace = self.shared.namespace.read();
+            // A topic that was deleted before, or made after, is not in a moment, whatever its log has.
+            let shows = |at| namespace.partition_count_at(topic, at) > partition.index as usize;
+            namespace.pins.latest(topic, now, shows)
+        };
+        let Some(hold) = hold else { return Ok(None) };
         let end = tip_at(&partition.log, hold.at)?.end;
         Ok((end >= partition.start()).then_some(hold))
     }
