@@ -668,7 +668,8 @@ impl Engine {
         };
         let (done, applied) = oneshot::channel();
         let log = self.store.log(log);
-        self.store.append(vec![append], Durability::Synced, move |results| {
+        let makes_space = event.makes_space();
+        let applied_by = move |results: Results<EngineError>| {
             let result = results.into_iter().next().expect("one append has one result");
             match result {
                 Ok(Appended { stamp, base, .. }) => {
@@ -681,7 +682,12 @@ impl Engine {
                     let _ = done.send(Err(flatten(error)));
                 }
             }
-        });
+        };
+        if makes_space {
+            self.store.append_to_make_space(vec![append], Durability::Synced, applied_by);
+        } else {
+            self.store.append(vec![append], Durability::Synced, applied_by);
+        }
         Ok(applied)
     }
 

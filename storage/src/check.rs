@@ -28,6 +28,7 @@ use crate::log::LogId;
 use crate::manifest::{MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::Layout;
 use crate::proof::{VerifyingKey, proof_start};
+use crate::reserve::RESERVE_FILE;
 use crate::timekeeper::{BOUND_FILE, Bound, BoundError, BoundFile};
 
 use compared::Comparison;
@@ -345,7 +346,7 @@ fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> io::Result<Vec<String>> {
         named.contains(name)
             || segment_start(name).is_some_and(|start| start >= manifest.indexed_to)
             || proof_start(name).is_some()
-            || [BOUND_FILE, MANIFEST_FILE].contains(&name)
+            || [BOUND_FILE, MANIFEST_FILE, RESERVE_FILE].contains(&name)
     };
     let mut leftovers: Vec<String> =
         disk.list()?.into_iter().filter(|name| !is_known(name)).collect();

@@ -141,11 +141,26 @@ impl DiskFile for RealFile {
         self.file.set_len(length)
     }
 
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        loop {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, length) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::OPNOTSUPP) => {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+
     fn punch(&self, range: Range<u64>) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, flags, range.start, range.end - range.start) {
-            Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => Ok(()),
-            Err(error) => Err(error.into()),
+        loop {
+            match rustix::fs::fallocate(&self.file, flags, range.start, range.end - range.start) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 

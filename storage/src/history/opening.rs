@@ -19,6 +19,7 @@ use crate::log::{Base, Beginning, LogId};
 use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::{Indexed, Layout, Part, Parts};
 use crate::proof::{cut_proof, proof_start};
+use crate::reserve::Reserve;
 
 /// Why what is sealed cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -302,6 +303,7 @@ impl Opened {
     pub(crate) fn into_history(
         self,
         disk: Arc<dyn Disk>,
+        reserve: Arc<Reserve>,
         segments: Arc<Segments>,
         proves: bool,
         manifest_sequence: Arc<AtomicU64>,
@@ -309,6 +311,7 @@ impl Opened {
         let mut bases = self.bases;
         let history = History {
             disk,
+            reserve,
             segments,
             parts: Arc::new(Parts::new(self.parts)),
             cache: self.cache,
