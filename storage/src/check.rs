@@ -34,7 +34,7 @@ use crate::timekeeper::{BOUND_FILE, Bound, BoundError, BoundFile};
 use compared::Comparison;
 use filed::Filed;
 use indexes::Indexes;
-pub use proofs::{Change, Changed, ProofVerdict, Proofs, Verification};
+pub use proofs::{Change, Changed, ProofVerdict, Proofs, Sealed, Verification};
 
 /// How many problems are told; more are counted.
 pub const PROBLEMS_MAX: usize = 1000;
@@ -310,7 +310,7 @@ fn run(
     }
     match proofs {
         None => Ok(report),
-        Some(proofs) => conclude(report, proofs, &segments),
+        Some(proofs) => conclude(report, proofs, &segments, &manifest),
     }
 }
 
@@ -318,11 +318,23 @@ fn conclude(
     mut report: Report,
     proofs: Proofs<'_>,
     segments: &[SegmentFile],
+    manifest: &Manifest,
 ) -> io::Result<Report> {
-    let sealed = segments
-        .iter()
-        .filter_map(|segment| segment.next.map(|next| (segment.name.clone(), segment.start..next)));
-    let verification = proofs.finish(&sealed.collect::<Vec<_>>())?;
+    let segments = segments.iter().filter_map(|segment| {
+        let span = segment.start..segment.next?;
+        Some(Sealed { file: segment.name.clone(), span, is_filed: false })
+    });
+    let filed = manifest.parts.iter().filter_map(|part| match part.layout {
+        Layout::Journal => None,
+        Layout::Filed { generation } => {
+            let file = filed_name(part.start, generation);
+            Some(Sealed { file, span: part.start..part.end, is_filed: true })
+        }
+    });
+    let mut sealed: Vec<Sealed> = segments.chain(filed).collect();
+    sealed.sort_by_key(|sealed| sealed.span.start);
+    let sealed_to = sealed.last().map_or(0, |sealed| sealed.span.end);
+    let verification = proofs.finish(&sealed, sealed_to.max(manifest.indexed_to))?;
     for problem in verification.problems() {
         report.problem(problem);
     }
