@@ -1,5 +1,6 @@
 //! The few things that we ask of a disk, so that tests can own one that fails.
 
+mod handles;
 mod memory;
 mod read_only;
 mod real;
