@@ -158,6 +158,11 @@ impl Filed {
         }
     }
 
+    /// The largest stamp that was found.
+    pub(super) fn last_stamp(&self) -> Option<Hlc> {
+        self.stamps.map(|(_, last)| last)
+    }
+
     /// Adds what was found to what the rest of the journal is.
     pub(super) fn add_to(self, report: &mut Report) {
         report.filed = self.files;
