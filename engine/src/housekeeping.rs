@@ -30,7 +30,7 @@ pub struct HousekeepingOptions {
     /// How often is looked for what is to be compacted, or has lain open for long.
     pub compaction_every: Duration,
     /// How long a segment of the journal stays open at the least, whatever `segment.ms` a topic has: all
-    /// topics share it, and each sealed one costs two open files.
+    /// topics share it, and each sealed one costs some files.
     pub segment_age_min: Duration,
     /// How much memory compaction takes for the keys of one log.
     pub compaction_bytes_max: usize,

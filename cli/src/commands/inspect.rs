@@ -32,9 +32,9 @@ const ROWS_MAX: usize = 500;
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, segments of the journal
-(*.journal), frames that were filed by log (*.filed), indexes (*.index) and proofs
-(*.proof), by their names or by how they begin. It takes no lock: it works beside
+Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, journal/reserve, segments
+of the journal (*.journal), frames that were filed by log (*.filed), indexes
+(*.index) and proofs (*.proof), by their names or by how they begin. It takes no lock: it works beside
 a running server, whose newest writes may look torn then. What is damaged is
 printed as far as it can be. Whether all is well is for `freezeframe check` to
 say; the exit code is 0 if the files could be read.
@@ -113,6 +113,13 @@ const KINDS: &[Kind] = &[
         magic: b"FFMANIF1",
         magic_at: 0,
         print: manifest::print,
+    },
+    Kind {
+        what: "space that is kept for giving up history on a full disk; nothing is in it",
+        has_name: |name| name == storage::RESERVE_FILE,
+        magic: b"",
+        magic_at: 0,
+        print: |_, _| Ok(()),
     },
     Kind {
         what: "an index",
@@ -293,7 +300,8 @@ mod tests {
             ("bound", "promised"),
             ("00000000000000000280.journal", "segment of"),
             ("00000000000000000280.proof", "proof of"),
-            ("manifest", "given up"),
+            ("manifest", "and what was given up"),
+            ("reserve", "space that is kept"),
             ("00000000000000000280.index", "an index"),
             ("00000000000000000280.1.index", "an index"),
             ("log-00000000000000000007.31.index", "an index"),

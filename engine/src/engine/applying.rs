@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use hlc::{Cut, Hlc, UserTime};
-use storage::{Append, Appended, Durability, Log, LogId, LogSource, Payload};
+use storage::{Append, Appended, Durability, Log, LogId, LogSource, Payload, Results};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::appending::flatten;
@@ -94,7 +94,8 @@ impl Engine {
         let (done, applied) = oneshot::channel();
         let log = self.store.log(log)?;
         let held = self.logs_made(&event)?;
-        self.store.append(vec![append], Durability::Synced, move |results| {
+        let makes_space = event.makes_space();
+        let applied_by = move |results: Results<EngineError>| {
             let result = results.into_iter().next().expect("one append has one result");
             match result {
                 Ok(Appended { stamp, base, .. }) => {
@@ -108,7 +109,12 @@ impl Engine {
                     let _ = done.send(Err(flatten(error)));
                 }
             }
-        });
+        };
+        if makes_space {
+            self.store.append_to_make_space(vec![append], Durability::Synced, applied_by);
+        } else {
+            self.store.append(vec![append], Durability::Synced, applied_by);
+        }
         Ok(applied)
     }
 
