@@ -6,6 +6,7 @@ use hlc::Hlc;
 
 use crate::audit::Record;
 use crate::ledger::Step;
+use crate::tree::Sight;
 
 /// How a life of the node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +109,12 @@ pub(crate) enum Fact {
     /// In the middle of a group, as its journal is synced: how far partitions could be read, and what
     /// was promised.
     Glimpse { frontier: Hlc, ends: Vec<(crate::audit::Place, u64)> },
+    /// All files were looked at, as they were in the cut with a bound, or as they are now.
+    Files { at: Option<Hlc>, sight: Sight },
+    /// All files, as the first look in a life of the node finds them.
+    FilesFound { lost_power: bool, sight: Sight },
+    /// A change to files was answered, and by the rules it should be done, or not.
+    FilesAnswered { change: String, should_be: bool, refused: Option<String> },
     /// A life of the node ended.
     Died(Death),
     /// The wall clock jumped so far ahead that nobody trusts it; or that is over.

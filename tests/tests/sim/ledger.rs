@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hlc::Hlc;
 
 use crate::audit::{Audit, Occasion, Partition, Place, Stored};
+use crate::versions::Versions;
 
 /// A moment of the run, in which order facts became known. Whatever was answered at an earlier step than
 /// another thing was sent, happened before it.
@@ -80,6 +81,9 @@ pub(crate) struct Ledger {
     step: Step,
     pub(crate) batches: Vec<Batch>,
     pub(crate) partitions: BTreeMap<Place, Seen>,
+    pub(crate) files: Versions,
+    /// The life of the node in which it is known what files are.
+    pub(crate) files_life: Option<u64>,
 }
 
 impl Ledger {

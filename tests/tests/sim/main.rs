@@ -16,6 +16,8 @@ mod network;
 mod node;
 mod reached;
 mod trace;
+mod tree;
+mod versions;
 mod wire;
 mod world;
 

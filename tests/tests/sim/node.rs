@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
+use engine::files::FileOptions;
 use engine::{Engine, EngineOptions};
 use hlc::WallClock;
 use parking_lot::Mutex;
@@ -37,6 +38,7 @@ fn engine_options() -> EngineOptions {
         deleted_topic_retention: RETENTION,
         offsets_retention: RETENTION,
         cut_cache_bytes_max: 16 << 10,
+        files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
         ..EngineOptions::default()
     }
 }

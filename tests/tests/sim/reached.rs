@@ -5,6 +5,7 @@ use hlc::Hlc;
 
 use crate::facts::{Death, Fact, Refusal};
 use crate::ledger::{Acks, Ledger};
+use crate::tree::difference;
 
 /// Something that not every run comes upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +34,12 @@ pub(crate) enum Reached {
     Found,
     /// A partition was shown as of a user time.
     UserEnd,
+    /// Files were seen as they are not any more.
+    FilesThen,
+    /// A file was written that has no name any more.
+    FileWithoutName,
+    /// A change to files that was not synced went with the machine.
+    FilesLost,
     /// The node died in this way.
     Died(Death),
     /// The machine stopped while the node started.
@@ -44,7 +51,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 18] = [
+pub(crate) const ALL: [Reached; 21] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -57,6 +64,9 @@ pub(crate) const ALL: [Reached; 18] = [
     Reached::MomentOfDeleted,
     Reached::Found,
     Reached::UserEnd,
+    Reached::FilesThen,
+    Reached::FileWithoutName,
+    Reached::FilesLost,
     Reached::Died(Death::InOrder),
     Reached::Died(Death::Killed),
     Reached::Died(Death::PowerLost),
@@ -94,6 +104,10 @@ impl Reached {
             }
             Fact::Sought(sought) if sought.found.is_some() => vec![Reached::Found],
             Fact::UserEnd { .. } => vec![Reached::UserEnd],
+            Fact::Files { at: Some(_), sight } => {
+                let is_past = difference(&ledger.files.newest().tree.sight(), sight).is_some();
+                is_past.then_some(Reached::FilesThen).into_iter().collect()
+            }
             Fact::Died(death) => vec![Reached::Died(*death)],
             Fact::Mistrusted(true) => vec![Reached::Mistrusted],
             _ => Vec::new(),

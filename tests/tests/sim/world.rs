@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::Engine;
 use parking_lot::Mutex;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
@@ -47,6 +48,8 @@ pub(crate) struct World {
     pub(crate) clock_steps: Cell<u64>,
     /// How many lives of the node have ended.
     pub(crate) deaths: Cell<u64>,
+    /// In how many of them the machine lost its power.
+    pub(crate) power_losses: Cell<u64>,
     invariants: RefCell<Vec<Box<dyn Invariant>>>,
     trace: RefCell<Trace>,
     failure: RefCell<Option<String>>,
@@ -84,6 +87,7 @@ impl World {
             node: RefCell::new(None),
             clock_steps: Cell::new(0),
             deaths: Cell::new(0),
+            power_losses: Cell::new(0),
             invariants: RefCell::new(invariants::all()),
             trace: RefCell::new(Trace::new(prints)),
             failure: RefCell::new(None),
@@ -110,6 +114,16 @@ impl World {
     /// Whether actors should end: time is up, or something has failed.
     pub(crate) fn is_over(&self) -> bool {
         self.began.elapsed() >= LASTS || self.failure.borrow().is_some()
+    }
+
+    /// The engine of the node that lives.
+    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        self.node.borrow().as_ref().map(|node| Arc::clone(&node.engine))
+    }
+
+    /// Whether the disk of the node that lives can be read.
+    pub(crate) fn has_disk(&self) -> bool {
+        self.node.borrow().as_ref().is_some_and(|node| !node.disk.memory.is_down())
     }
 
     /// A client's end of a new connection; `None` while nobody answers.
@@ -169,8 +183,7 @@ impl World {
 
     /// Audits the node that lives, and tells all invariants. Nothing if none does.
     pub(crate) fn audit(&self, occasion: Occasion) {
-        let engine = self.node.borrow().as_ref().map(|node| Arc::clone(&node.engine));
-        let Some(engine) = engine else { return };
+        let Some(engine) = self.engine() else { return };
         self.tell_glimpses();
         let audit = {
             let ledger = self.ledger.borrow();

@@ -1,5 +1,6 @@
 //! Who acts upon the node, each with randomness of its own.
 
+mod antiquary;
 mod committer;
 mod consumer;
 mod historian;
@@ -7,6 +8,7 @@ mod namekeeper;
 mod operator;
 mod producer;
 mod requests;
+mod scribe;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -68,5 +70,8 @@ pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandl
     actors.push(tokio::task::spawn_local(namekeeper.run()));
     let committer = committer::Committer::new(world, chance.fork());
     actors.push(tokio::task::spawn_local(committer.run()));
+    let scribe = scribe::Scribe::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(scribe.run()));
+    actors.push(tokio::task::spawn_local(antiquary::run(Rc::clone(world), chance.fork())));
     actors
 }

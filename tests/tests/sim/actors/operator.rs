@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use engine::Engine;
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::disk::{Fault, MemoryDisk};
 
@@ -48,7 +46,7 @@ impl Operator {
     /// Starts the first life, and makes the topics that stay.
     pub(crate) async fn begin(&mut self) {
         self.start(MemoryDisk::new(), false).await;
-        let Some(engine) = self.engine() else { return };
+        let Some(engine) = self.world.engine() else { return };
         for (nth, (name, partitions, settings)) in STANDING.iter().enumerate() {
             let setting = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
             let settings: BTreeMap<String, String> = settings.iter().map(setting).collect();
@@ -76,7 +74,7 @@ impl Operator {
                 33..35 => self.lose_power().await,
                 _ => {}
             }
-            let stopped = self.engine().and_then(|engine| engine.stopped());
+            let stopped = self.world.engine().and_then(|engine| engine.stopped());
             if let Some(why) = stopped {
                 self.world.reach(Reached::Stopped);
                 self.world.note(WHO, &format!("the store has stopped: {why}"));
@@ -92,10 +90,6 @@ impl Operator {
         self.world.audit(Occasion::Whole);
         self.die(Death::InOrder).await;
         self.end_in_order().await;
-    }
-
-    fn engine(&self) -> Option<Arc<Engine>> {
-        self.world.node.borrow().as_ref().map(|node| Arc::clone(&node.engine))
     }
 
     fn take(&self) -> Option<Node> {
@@ -155,6 +149,9 @@ impl Operator {
 
     fn died(&self, death: Death) {
         self.world.deaths.set(self.world.deaths.get() + 1);
+        if death == Death::PowerLost {
+            self.world.power_losses.set(self.world.power_losses.get() + 1);
+        }
         self.world.tell(&Fact::Died(death));
     }
 
@@ -280,7 +277,7 @@ impl Operator {
     // ---- What it keeps ----
 
     async fn keep_house(&mut self) {
-        let Some(engine) = self.engine() else { return };
+        let Some(engine) = self.world.engine() else { return };
         // So that the model has seen what goes.
         self.world.audit(Occasion::News);
         let (what, done) = match self.chance.below(7) {
@@ -297,7 +294,7 @@ impl Operator {
     async fn delete_records(&mut self) {
         let (topic, partition) =
             *self.chance.pick(&[("plain", 0), ("plain", 1), ("short", 0), ("passing-a", 0)]);
-        let held = self.engine().and_then(|engine| engine.topic(topic));
+        let held = self.world.engine().and_then(|engine| engine.topic(topic));
         let end = held.and_then(|topic| topic.partitions.first().map(|held| held.end().0));
         let before = end.unwrap_or(0).saturating_sub(self.chance.below(20));
         self.world.audit(Occasion::News);

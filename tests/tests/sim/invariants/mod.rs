@@ -6,6 +6,8 @@ mod cuts_are_closed;
 mod cuts_are_exact;
 mod cuts_repeat;
 mod fenced_refuses;
+mod files_as_they_were;
+mod files_keep_the_rules;
 mod frontier_never_falls;
 mod futures_are_refused;
 mod given_up_is_said;
@@ -19,6 +21,7 @@ mod prefix_durability;
 mod retries_are_not_doubled;
 mod shown_is_never_lost;
 mod stamps_rise;
+mod synced_files_are_never_lost;
 mod user_moments_end_exactly;
 mod user_times_are_exact;
 
@@ -71,5 +74,8 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(fenced_refuses::FencedRefuses::default()),
         Box::new(names_as_they_were::NamesAsTheyWere::default()),
         Box::new(offsets_as_they_were::OffsetsAsTheyWere::default()),
+        Box::new(files_as_they_were::FilesAsTheyWere),
+        Box::new(files_keep_the_rules::FilesKeepTheRules),
+        Box::new(synced_files_are_never_lost::SyncedFilesAreNeverLost),
     ]
 }
