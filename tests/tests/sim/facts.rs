@@ -115,6 +115,9 @@ pub(crate) enum Fact {
     FilesFound { lost_power: bool, sight: Sight },
     /// A change to files was answered, and by the rules it should be done, or not.
     FilesAnswered { change: String, should_be: bool, refused: Option<String> },
+    /// Compacted topics were compacted to their end, twice and with time enough in between for tombstones
+    /// that are stamped before.
+    Cleaned { before: Hlc },
     /// A life of the node ended.
     Died(Death),
     /// The wall clock jumped so far ahead that nobody trusts it; or that is over.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
 use engine::files::FileOptions;
-use engine::{Engine, EngineOptions};
+use engine::{Engine, EngineOptions, HousekeepingOptions};
 use hlc::WallClock;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -38,6 +38,10 @@ fn engine_options() -> EngineOptions {
         deleted_topic_retention: RETENTION,
         offsets_retention: RETENTION,
         cut_cache_bytes_max: 16 << 10,
+        housekeeping: HousekeepingOptions {
+            compaction_bytes_max: 16 << 10,
+            ..HousekeepingOptions::default()
+        },
         files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
         ..EngineOptions::default()
     }

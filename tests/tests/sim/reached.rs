@@ -1,9 +1,12 @@
 //! What a run has come upon. A simulation that never gets to where a fault could be proves nothing: some
 //! run of each set must have come upon each of these.
 
+use std::collections::BTreeMap;
+
 use hlc::Hlc;
 
-use crate::facts::{Death, Fact, Refusal};
+use crate::audit::Record;
+use crate::facts::{Death, Fact, Moment, Refusal};
 use crate::ledger::{Acks, Ledger};
 use crate::tree::difference;
 
@@ -34,6 +37,12 @@ pub(crate) enum Reached {
     Found,
     /// A partition was shown as of a user time.
     UserEnd,
+    /// The state by key was read in which a key's tombstone is.
+    MomentTombstone,
+    /// And one in which it is not any more, nor anything of the key.
+    MomentCleaned,
+    /// All tombstones have had their time.
+    Cleaned,
     /// Files were seen as they are not any more.
     FilesThen,
     /// A file was written that has no name any more.
@@ -51,7 +60,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 21] = [
+pub(crate) const ALL: [Reached; 24] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -64,6 +73,9 @@ pub(crate) const ALL: [Reached; 21] = [
     Reached::MomentOfDeleted,
     Reached::Found,
     Reached::UserEnd,
+    Reached::MomentTombstone,
+    Reached::MomentCleaned,
+    Reached::Cleaned,
     Reached::FilesThen,
     Reached::FileWithoutName,
     Reached::FilesLost,
@@ -89,7 +101,7 @@ impl Reached {
             Fact::CutRefused { why: Refusal::Future, .. } => vec![Reached::CutAhead],
             Fact::CutRefused { why: Refusal::NotYet, .. } => vec![Reached::CutNotYet],
             Fact::Moment(moment) => {
-                let mut reached = Vec::new();
+                let mut reached = by_tombstones(moment, ledger);
                 if moment.span.start > 0 {
                     reached.push(Reached::MomentFromStart);
                 }
@@ -108,9 +120,26 @@ impl Reached {
                 let is_past = difference(&ledger.files.newest().tree.sight(), sight).is_some();
                 is_past.then_some(Reached::FilesThen).into_iter().collect()
             }
+            Fact::Cleaned { .. } => vec![Reached::Cleaned],
             Fact::Died(death) => vec![Reached::Died(*death)],
             Fact::Mistrusted(true) => vec![Reached::Mistrusted],
             _ => Vec::new(),
         }
     }
+}
+
+/// What a moment shows of keys that were deleted.
+fn by_tombstones(moment: &Moment, ledger: &Ledger) -> Vec<Reached> {
+    let seen = ledger.partition_at(&moment.topic, moment.partition, moment.at);
+    let Some(seen) = seen.filter(|seen| seen.now.compacted_to > Hlc::ZERO) else {
+        return Vec::new();
+    };
+    let replayed = seen.within(moment.at).flat_map(|entry| &entry.records);
+    let newest: BTreeMap<_, _> = replayed.map(|record| (&record.key, record)).collect();
+    let deleted = newest.values().filter(|record| record.is_tombstone);
+    let by = |record: &&Record| match moment.records.contains(record) {
+        true => Reached::MomentTombstone,
+        false => Reached::MomentCleaned,
+    };
+    deleted.map(by).collect()
 }

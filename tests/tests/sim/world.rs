@@ -191,7 +191,7 @@ impl World {
                 let seen = ledger.partitions.get(place);
                 seen.and_then(|seen| seen.entries.values().next_back()).map_or(0, |last| last.end)
             };
-            Audit::of(&engine, occasion, known)
+            Audit::of(&engine, occasion, self.clock.shown_ms(), known)
         };
         match audit {
             Ok(audit) => self.tell_audit(&audit),

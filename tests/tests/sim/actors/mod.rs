@@ -23,16 +23,23 @@ use crate::world::World;
 /// A topic that is there from the beginning: its name, how many partitions, and its settings.
 type Standing = (&'static str, u32, &'static [(&'static str, &'static str)]);
 
+/// The topic that is compacted.
+const KEYED: &str = "keyed";
+
+/// How long a tombstone stays.
+pub(crate) const DELETE_RETENTION_MS: u64 = 1500;
+
 /// The topics that stay.
 const STANDING: [Standing; 3] = [
     ("plain", 3, &[]),
     ("short", 2, &[("retention.ms", "2500")]),
     (
-        "keyed",
+        KEYED,
         2,
         &[
             ("cleanup.policy", "compact"),
-            ("min.cleanable.dirty.ratio", "0.01"),
+            ("min.cleanable.dirty.ratio", "0"),
+            ("delete.retention.ms", "1500"),
             ("min.compaction.lag.ms", "0"),
         ],
     ),

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use hlc::Hlc;
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::disk::{Fault, MemoryDisk};
 
+use super::producer::Producer;
 use super::requests::delete_records;
-use super::{STANDING, pause};
+use super::{DELETE_RETENTION_MS, KEYED, STANDING, pause};
 use crate::audit::Occasion;
 use crate::chance::Chance;
 use crate::disk::SimDisk;
@@ -88,6 +90,7 @@ impl Operator {
     pub(crate) async fn end(&mut self) {
         self.disk().make_room();
         self.world.audit(Occasion::Whole);
+        self.clean_twice().await;
         self.die(Death::InOrder).await;
         self.end_in_order().await;
     }
@@ -289,6 +292,33 @@ impl Operator {
             _ => ("free", engine.free().await.map(|_| 0)),
         };
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
+    }
+
+    /// Compacts all that there is, twice, so that tombstones have their time and go.
+    async fn clean_twice(&mut self) {
+        let Some(engine) = self.world.engine() else { return };
+        let mut producer = Producer::new(&self.world, 1, self.chance.fork());
+        let mut before = Hlc::ZERO;
+        for run in 0..2 {
+            let has_sent = producer.deliver(&[(KEYED, 0), (KEYED, 1)]).await;
+            self.world.audit(Occasion::News);
+            // What is stamped ahead of the wall clock is not compacted.
+            let newest = engine.frontier();
+            let clock = &self.world.clock;
+            wait_until(|| clock.wall_ms() > newest.time().0, ARMED).await;
+            let steps =
+                [engine.seal().await, engine.tend().await, engine.compact_due().await.map(drop)];
+            if !has_sent || engine.time_to_give_up().is_none() || steps.iter().any(Result::is_err) {
+                return;
+            }
+            if run == 0 {
+                before = newest;
+                tokio::time::sleep(Duration::from_millis(DELETE_RETENTION_MS + 100)).await;
+            }
+        }
+        self.world.note(WHO, "has compacted twice");
+        self.world.tell(&Fact::Cleaned { before });
+        self.world.audit(Occasion::Whole);
     }
 
     async fn delete_records(&mut self) {

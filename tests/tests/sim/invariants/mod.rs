@@ -22,6 +22,7 @@ mod retries_are_not_doubled;
 mod shown_is_never_lost;
 mod stamps_rise;
 mod synced_files_are_never_lost;
+mod tombstones_stay_their_time;
 mod user_moments_end_exactly;
 mod user_times_are_exact;
 
@@ -69,6 +70,7 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(user_times_are_exact::UserTimesAreExact),
         Box::new(user_moments_end_exactly::UserMomentsEndExactly),
         Box::new(compaction_keeps_the_newest::CompactionKeepsTheNewest),
+        Box::new(tombstones_stay_their_time::TombstonesStayTheirTime::default()),
         Box::new(given_up_is_said::GivenUpIsSaid),
         Box::new(futures_are_refused::FuturesAreRefused::default()),
         Box::new(fenced_refuses::FencedRefuses::default()),
