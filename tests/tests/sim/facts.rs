@@ -115,6 +115,10 @@ pub(crate) enum Fact {
     FilesFound { lost_power: bool, sight: Sight },
     /// A change to files was answered, and by the rules it should be done, or not.
     FilesAnswered { change: String, should_be: bool, refused: Option<String> },
+    /// Which pins stand, when the wall clock showed this much at least.
+    Pins { listed: Vec<String>, at_least_ms: u64 },
+    /// No pin stands, and what was old when the wall clock showed this was given up.
+    LetGo { wall_ms: u64 },
     /// Compacted topics were compacted to their end, twice and with time enough in between for tombstones
     /// that are stamped before.
     Cleaned { before: Hlc },

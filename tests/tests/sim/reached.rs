@@ -37,6 +37,14 @@ pub(crate) enum Reached {
     Found,
     /// A partition was shown as of a user time.
     UserEnd,
+    /// A cut was answered at a moment that a pin keeps.
+    Pinned,
+    /// Records were not deleted since a pin keeps them.
+    PinHeld,
+    /// A pin was listed no more.
+    PinExpired,
+    /// No pin stood, and what was old went.
+    LetGo,
     /// The state by key was read in which a key's tombstone is.
     MomentTombstone,
     /// And one in which it is not any more, nor anything of the key.
@@ -60,7 +68,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 24] = [
+pub(crate) const ALL: [Reached; 28] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -73,6 +81,10 @@ pub(crate) const ALL: [Reached; 24] = [
     Reached::MomentOfDeleted,
     Reached::Found,
     Reached::UserEnd,
+    Reached::Pinned,
+    Reached::PinHeld,
+    Reached::PinExpired,
+    Reached::LetGo,
     Reached::MomentTombstone,
     Reached::MomentCleaned,
     Reached::Cleaned,
@@ -96,7 +108,17 @@ impl Reached {
                 let leader = (batch.acks == Acks::Leader).then_some(Reached::Leader);
                 leader.into_iter().chain(batch.sequence.map(|_| Reached::Idempotent)).collect()
             }
-            Fact::Cut { cut, .. } if !cut.is_durable => vec![Reached::CutNotDurable],
+            Fact::Cut { cut, .. } => {
+                let is_pinned = ledger.pins.iter().any(|pin| !pin.is_over && pin.at == cut.at);
+                let pinned = is_pinned.then_some(Reached::Pinned);
+                let not_durable = (!cut.is_durable).then_some(Reached::CutNotDurable);
+                pinned.into_iter().chain(not_durable).collect()
+            }
+            Fact::Pins { listed, .. } => {
+                let is_gone = ledger.pins.iter().any(|pin| !listed.contains(&pin.name));
+                is_gone.then_some(Reached::PinExpired).into_iter().collect()
+            }
+            Fact::LetGo { .. } => vec![Reached::LetGo],
             Fact::CutRefused { why: Refusal::GivenUp, .. } => vec![Reached::CutGivenUp],
             Fact::CutRefused { why: Refusal::Future, .. } => vec![Reached::CutAhead],
             Fact::CutRefused { why: Refusal::NotYet, .. } => vec![Reached::CutNotYet],

@@ -151,8 +151,17 @@ impl World {
         self.ledger.borrow_mut().next_step()
     }
 
+    /// The wall clock has come to what it shows now: pins may be over by that.
+    pub(crate) fn let_time_pass(&self) {
+        let now = self.clock.wall_ms();
+        for pin in &mut self.ledger.borrow_mut().pins {
+            pin.is_over |= pin.expires_ms <= now;
+        }
+    }
+
     /// Tells all invariants of a fact.
     pub(crate) fn tell(&self, fact: &Fact) {
+        self.let_time_pass();
         self.tell_glimpses();
         self.tell_one(fact);
     }
@@ -184,6 +193,7 @@ impl World {
     /// Audits the node that lives, and tells all invariants. Nothing if none does.
     pub(crate) fn audit(&self, occasion: Occasion) {
         let Some(engine) = self.engine() else { return };
+        self.let_time_pass();
         self.tell_glimpses();
         let audit = {
             let ledger = self.ledger.borrow();

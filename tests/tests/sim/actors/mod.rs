@@ -6,6 +6,7 @@ mod consumer;
 mod historian;
 mod namekeeper;
 mod operator;
+mod pinner;
 mod producer;
 mod requests;
 mod scribe;
@@ -28,6 +29,9 @@ const KEYED: &str = "keyed";
 
 /// How long a tombstone stays.
 pub(crate) const DELETE_RETENTION_MS: u64 = 1500;
+
+/// How long a record of the topic `short` stays.
+pub(crate) const SHORT_RETENTION_MS: u64 = 2500;
 
 /// The topics that stay.
 const STANDING: [Standing; 3] = [
@@ -77,6 +81,8 @@ pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandl
     actors.push(tokio::task::spawn_local(namekeeper.run()));
     let committer = committer::Committer::new(world, chance.fork());
     actors.push(tokio::task::spawn_local(committer.run()));
+    let pinner = pinner::Pinner::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(pinner.run()));
     let scribe = scribe::Scribe::new(world, chance.fork());
     actors.push(tokio::task::spawn_local(scribe.run()));
     actors.push(tokio::task::spawn_local(antiquary::run(Rc::clone(world), chance.fork())));

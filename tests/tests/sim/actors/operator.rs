@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::Engine;
 use hlc::Hlc;
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::disk::{Fault, MemoryDisk};
@@ -21,6 +22,8 @@ use crate::reached::Reached;
 use crate::wire::Client;
 use crate::world::World;
 
+/// The code of a change that a pin forbids.
+const PINNED: i16 = 44;
 const WHO: &str = "operator";
 /// How long a fault that was armed is waited for.
 const ARMED: Duration = Duration::from_secs(2);
@@ -220,7 +223,9 @@ impl Operator {
 
     fn set_clock(&self, by_ms: i64) {
         self.world.note(WHO, &format!("sets the clock by {by_ms} ms"));
+        self.world.let_time_pass();
         self.world.clock.step(by_ms);
+        self.world.let_time_pass();
         self.world.clock_steps.set(self.world.clock_steps.get() + 1);
     }
 
@@ -294,9 +299,23 @@ impl Operator {
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
     }
 
+    /// Removes the pins that stand; those that have expired hold nothing, though they may be there.
+    async fn remove_pins(&self, engine: &Engine) -> bool {
+        self.world.ledger.borrow_mut().pins.iter_mut().for_each(|pin| pin.is_over = true);
+        for pin in engine.pins() {
+            if engine.unpin(&pin.name).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Compacts all that there is, twice, so that tombstones have their time and go.
     async fn clean_twice(&mut self) {
         let Some(engine) = self.world.engine() else { return };
+        if !self.remove_pins(&engine).await {
+            return;
+        }
         let mut producer = Producer::new(&self.world, 1, self.chance.fork());
         let mut before = Hlc::ZERO;
         for run in 0..2 {
@@ -319,6 +338,11 @@ impl Operator {
         self.world.note(WHO, "has compacted twice");
         self.world.tell(&Fact::Cleaned { before });
         self.world.audit(Occasion::Whole);
+        let wall_ms = self.world.clock.wall_ms();
+        if engine.give_up_old().await.is_ok() {
+            self.world.tell(&Fact::LetGo { wall_ms });
+            self.world.audit(Occasion::Whole);
+        }
     }
 
     async fn delete_records(&mut self) {
@@ -331,6 +355,9 @@ impl Operator {
         let request = delete_records(topic, partition, before);
         let answer = self.client.ask::<DeleteRecordsRequest>(2, &request).await;
         let code = answer.ok().map(|answer| answer.topics[0].partitions[0].error_code);
+        if code == Some(PINNED) {
+            self.world.reach(Reached::PinHeld);
+        }
         self.world.note(WHO, &format!("deletes {topic}/{partition} before {before}: {code:?}"));
     }
 }

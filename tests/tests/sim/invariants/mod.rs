@@ -17,6 +17,8 @@ mod names_as_they_were;
 mod nothing_below_the_frontier;
 mod offsets_are_dense;
 mod offsets_as_they_were;
+mod pins_keep_the_past;
+mod pins_stand_until_they_expire;
 mod prefix_durability;
 mod retries_are_not_doubled;
 mod shown_is_never_lost;
@@ -71,6 +73,8 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(user_moments_end_exactly::UserMomentsEndExactly),
         Box::new(compaction_keeps_the_newest::CompactionKeepsTheNewest),
         Box::new(tombstones_stay_their_time::TombstonesStayTheirTime::default()),
+        Box::new(pins_keep_the_past::PinsKeepThePast::default()),
+        Box::new(pins_stand_until_they_expire::PinsStandUntilTheyExpire),
         Box::new(given_up_is_said::GivenUpIsSaid),
         Box::new(futures_are_refused::FuturesAreRefused::default()),
         Box::new(fenced_refuses::FencedRefuses::default()),
