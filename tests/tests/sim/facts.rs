@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use hlc::Hlc;
 
 use crate::audit::Record;
@@ -115,6 +116,8 @@ pub(crate) enum Fact {
     FilesFound { lost_power: bool, sight: Sight },
     /// A change to files was answered, and by the rules it should be done, or not.
     FilesAnswered { change: String, should_be: bool, refused: Option<String> },
+    /// One of very many files was read, as it was in the cut with a bound.
+    Hoarded { nth: usize, at: Hlc, bytes: Bytes },
     /// Which pins stand, when the wall clock showed this much at least.
     Pins { listed: Vec<String>, at_least_ms: u64 },
     /// No pin stands, and what was old when the wall clock showed this was given up.

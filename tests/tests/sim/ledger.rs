@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hlc::Hlc;
 
 use crate::audit::{Audit, Occasion, Partition, Place, Stored};
+use crate::hoard::Hoarded;
 use crate::versions::Versions;
 
 /// A moment of the run, in which order facts became known. Whatever was answered at an earlier step than
@@ -105,6 +106,7 @@ pub(crate) struct Ledger {
     step: Step,
     pub(crate) batches: Vec<Batch>,
     pub(crate) partitions: BTreeMap<Place, Seen>,
+    pub(crate) hoard: Vec<Hoarded>,
     pub(crate) pins: Vec<Pin>,
     pub(crate) files: Versions,
     /// The life of the node in which it is known what files are.

@@ -6,10 +6,12 @@
 
 mod actors;
 mod audit;
+mod catalog;
 mod chance;
 mod clock;
 mod disk;
 mod facts;
+mod hoard;
 mod invariants;
 mod ledger;
 mod network;

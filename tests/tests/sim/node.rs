@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,17 +25,38 @@ const TURN_MS_MAX: u64 = 4;
 /// How records of deleted topics and old offsets go: soon, so that a run sees it.
 pub(crate) const RETENTION: Duration = Duration::from_secs(6);
 
-fn engine_options() -> EngineOptions {
+/// What the history of a world is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Some dozens of stretches.
+    Short,
+    /// Hundreds, of thousands of logs.
+    Long,
+}
+
+impl Shape {
+    /// That of the world of a seed.
+    pub(crate) fn of(seed: u64) -> Shape {
+        if seed.is_multiple_of(6) { Shape::Long } else { Shape::Short }
+    }
+}
+
+fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
+    let (segment_bytes_max, segment_frames_max) = match shape {
+        Shape::Short => (24 << 10, 60),
+        Shape::Long => (4 << 10, 10),
+    };
     let storage = storage::Options {
         driven_by_hand: true,
-        segment_bytes_max: 24 << 10,
-        segment_frames_max: 60,
+        segment_bytes_max,
+        segment_frames_max,
         tail_bytes_max: 4 << 10,
         index_bytes_max: 64 << 10,
         ..storage::Options::default()
     };
     EngineOptions {
         storage,
+        catalog: Some(catalog),
         deleted_topic_retention: RETENTION,
         offsets_retention: RETENTION,
         cut_cache_bytes_max: 16 << 10,
@@ -64,6 +86,7 @@ impl Node {
     /// Opens what is on the disk, and serves.
     pub(crate) fn start(
         disk: SimDisk,
+        (shape, catalog): (Shape, PathBuf),
         clock: &Arc<SimClock>,
         mut chance: Chance,
     ) -> Result<Node, String> {
@@ -71,7 +94,7 @@ impl Node {
         let format = KafkaFormat { unpacked_bytes_max: kafka_options.unpacked_bytes_max };
         let engine = Engine::open(
             Arc::new(disk.clone()),
-            engine_options(),
+            engine_options(shape, catalog),
             Arc::clone(clock) as Arc<dyn WallClock>,
             Arc::new(format),
         );

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use hlc::Hlc;
 
 use crate::audit::Record;
+use crate::catalog::Left;
 use crate::facts::{Death, Fact, Moment, Refusal};
 use crate::ledger::{Acks, Ledger};
 use crate::tree::difference;
@@ -57,6 +58,12 @@ pub(crate) enum Reached {
     FileWithoutName,
     /// A change to files that was not synced went with the machine.
     FilesLost,
+    /// A file was read that was written long before, in a log that little was said of since.
+    Hoarded,
+    /// There were hundreds of stretches of history.
+    ManyStretches,
+    /// A life of the node found this of its catalog.
+    Catalog(Left),
     /// The node died in this way.
     Died(Death),
     /// The machine stopped while the node started.
@@ -68,7 +75,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 28] = [
+pub(crate) const ALL: [Reached; 33] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -91,6 +98,11 @@ pub(crate) const ALL: [Reached; 28] = [
     Reached::FilesThen,
     Reached::FileWithoutName,
     Reached::FilesLost,
+    Reached::Hoarded,
+    Reached::ManyStretches,
+    Reached::Catalog(Left::Last),
+    Reached::Catalog(Left::Stale),
+    Reached::Catalog(Left::Nothing),
     Reached::Died(Death::InOrder),
     Reached::Died(Death::Killed),
     Reached::Died(Death::PowerLost),
@@ -118,6 +130,7 @@ impl Reached {
                 let is_gone = ledger.pins.iter().any(|pin| !listed.contains(&pin.name));
                 is_gone.then_some(Reached::PinExpired).into_iter().collect()
             }
+            Fact::Hoarded { .. } => vec![Reached::Hoarded],
             Fact::LetGo { .. } => vec![Reached::LetGo],
             Fact::CutRefused { why: Refusal::GivenUp, .. } => vec![Reached::CutGivenUp],
             Fact::CutRefused { why: Refusal::Future, .. } => vec![Reached::CutAhead],

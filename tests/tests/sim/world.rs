@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::actors::{self, Operator};
 use crate::audit::{Audit, Occasion, Place};
+use crate::catalog::Catalogs;
 use crate::chance::Chance;
 use crate::clock::SimClock;
 use crate::disk::SimDisk;
@@ -24,7 +25,7 @@ use crate::facts::Fact;
 use crate::invariants::{self, Invariant};
 use crate::ledger::{Ledger, Step};
 use crate::network::End;
-use crate::node::Node;
+use crate::node::{Node, Shape};
 use crate::reached::Reached;
 use crate::trace::Trace;
 
@@ -41,6 +42,7 @@ pub(crate) struct Outcome {
 }
 
 pub(crate) struct World {
+    pub(crate) shape: Shape,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) ledger: RefCell<Ledger>,
     pub(crate) node: RefCell<Option<Node>>,
@@ -50,6 +52,8 @@ pub(crate) struct World {
     pub(crate) deaths: Cell<u64>,
     /// In how many of them the machine lost its power.
     pub(crate) power_losses: Cell<u64>,
+    /// What lives leave beside the disk.
+    pub(crate) catalogs: RefCell<Catalogs>,
     invariants: RefCell<Vec<Box<dyn Invariant>>>,
     trace: RefCell<Trace>,
     failure: RefCell<Option<String>>,
@@ -66,7 +70,7 @@ pub(crate) fn run(seed: u64, prints: bool) -> Outcome {
         .build()
         .expect("a runtime without threads can be made");
     let everything = async {
-        let world = Rc::new(World::new(prints));
+        let world = Rc::new(World::new(Shape::of(seed), prints));
         world.live(seed).await;
         let trace = world.trace.borrow();
         let failure = world.failure.borrow_mut().take();
@@ -80,14 +84,16 @@ pub(crate) fn run(seed: u64, prints: bool) -> Outcome {
 }
 
 impl World {
-    fn new(prints: bool) -> World {
+    fn new(shape: Shape, prints: bool) -> World {
         World {
+            shape,
             clock: Arc::new(SimClock::new()),
             ledger: RefCell::default(),
             node: RefCell::new(None),
             clock_steps: Cell::new(0),
             deaths: Cell::new(0),
             power_losses: Cell::new(0),
+            catalogs: RefCell::new(Catalogs::new()),
             invariants: RefCell::new(invariants::all()),
             trace: RefCell::new(Trace::new(prints)),
             failure: RefCell::new(None),

@@ -4,6 +4,7 @@ mod antiquary;
 mod committer;
 mod consumer;
 mod historian;
+mod hoarder;
 mod namekeeper;
 mod operator;
 mod pinner;
@@ -19,6 +20,7 @@ use tokio::task::JoinHandle;
 pub(crate) use operator::Operator;
 
 use crate::chance::Chance;
+use crate::node::Shape;
 use crate::world::World;
 
 /// A topic that is there from the beginning: its name, how many partitions, and its settings.
@@ -65,6 +67,25 @@ async fn pause(chance: &mut Chance, least_ms: u64, most_ms: u64) {
     tokio::time::sleep(Duration::from_millis(chance.between(least_ms, most_ms))).await;
 }
 
+/// How often somebody who waits looks whether the node has died meanwhile.
+const LOOKS: Duration = Duration::from_millis(5);
+
+/// Waits for something, unless the life after so many deaths ends before.
+async fn unless_it_dies<T>(
+    world: &World,
+    deaths: u64,
+    doing: impl Future<Output = T>,
+) -> Option<T> {
+    let mut doing = std::pin::pin!(doing);
+    loop {
+        match tokio::time::timeout(LOOKS, &mut doing).await {
+            Ok(done) => return Some(done),
+            Err(_) if deaths != world.deaths.get() => return None,
+            Err(_) => {}
+        }
+    }
+}
+
 /// Sets all of them to work; each ends when the world does.
 pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandle<()>> {
     let mut actors = Vec::new();
@@ -85,6 +106,10 @@ pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandl
     actors.push(tokio::task::spawn_local(pinner.run()));
     let scribe = scribe::Scribe::new(world, chance.fork());
     actors.push(tokio::task::spawn_local(scribe.run()));
+    if world.shape == Shape::Long {
+        let hoarder = hoarder::Hoarder::new(world, chance.fork());
+        actors.push(tokio::task::spawn_local(hoarder.run()));
+    }
     actors.push(tokio::task::spawn_local(antiquary::run(Rc::clone(world), chance.fork())));
     actors
 }

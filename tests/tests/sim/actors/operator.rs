@@ -10,6 +10,7 @@ use hlc::Hlc;
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::disk::{Fault, MemoryDisk};
 
+use super::hoarder::look_at_all;
 use super::producer::Producer;
 use super::requests::delete_records;
 use super::{DELETE_RETENTION_MS, KEYED, STANDING, pause};
@@ -24,6 +25,8 @@ use crate::world::World;
 
 /// The code of a change that a pin forbids.
 const PINNED: i16 = 44;
+/// That many stretches of history are many.
+const MANY: usize = 200;
 const WHO: &str = "operator";
 /// How long a fault that was armed is waited for.
 const ARMED: Duration = Duration::from_secs(2);
@@ -94,6 +97,7 @@ impl Operator {
         self.disk().make_room();
         self.world.audit(Occasion::Whole);
         self.clean_twice().await;
+        self.look_at_hoard();
         self.die(Death::InOrder).await;
         self.end_in_order().await;
     }
@@ -179,7 +183,19 @@ impl Operator {
         }
         let node = loop {
             let disk = SimDisk::new(memory.clone());
-            match Node::start(disk, &self.world.clock, self.chance.fork()) {
+            let catalog = match self.world.catalogs.borrow_mut().next(&mut self.chance) {
+                Ok((catalog, left)) => {
+                    self.world.reach(Reached::Catalog(left));
+                    catalog
+                }
+                Err(error) => return self.world.fail(WHO, &format!("copy the catalog: {error}")),
+            };
+            match Node::start(
+                disk,
+                (self.world.shape, catalog),
+                &self.world.clock,
+                self.chance.fork(),
+            ) {
                 Ok(node) => break node,
                 Err(_) if memory.is_down() => {
                     self.world.note(WHO, "the machine stops while the node starts");
@@ -297,6 +313,16 @@ impl Operator {
             _ => ("free", engine.free().await.map(|_| 0)),
         };
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
+    }
+
+    /// Everything that was hoarded is found again, at each moment of it.
+    fn look_at_hoard(&self) {
+        let Some(engine) = self.world.engine().filter(|_| self.world.has_disk()) else { return };
+        self.world.note(WHO, &format!("{} stretches", engine.segment_count()));
+        if engine.segment_count() >= MANY {
+            self.world.reach(Reached::ManyStretches);
+        }
+        look_at_all(&self.world, &engine);
     }
 
     /// Removes the pins that stand; those that have expired hold nothing, though they may be there.

@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use engine::files::{File, FileError, Files, Inode, SetAttributes};
 use engine::{Durability, Engine};
 use hlc::{Cut, Hlc};
 
-use super::pause;
+use super::hoarder::DIRECTORY as HOARD;
+use super::{pause, unless_it_dies};
 use crate::chance::Chance;
 use crate::facts::Fact;
 use crate::reached::Reached;
@@ -22,8 +22,6 @@ const NAMES: [&str; 8] = ["a", "b", "c", "d", "d/a", "d/b", "e", "e/a"];
 const MODES: [u32; 3] = [0o600, 0o644, 0o755];
 /// No file is longer.
 const LENGTH_MAX: u64 = 1500;
-/// How often it looks whether the node has died meanwhile.
-const LOOKS: Duration = Duration::from_millis(5);
 /// How many files it has open.
 const OPEN_MAX: usize = 3;
 
@@ -105,7 +103,10 @@ impl Scribe {
 
     async fn sync(&mut self, engine: &Arc<Engine>) {
         let files = engine.files().clone();
-        let Some(synced) = self.unless_it_dies(files.sync()).await else { return };
+        let Some(synced) = unless_it_dies(&self.world, self.world.deaths.get(), files.sync()).await
+        else {
+            return;
+        };
         self.world.note(WHO, &format!("syncs: {}", synced.is_ok()));
         if synced.is_ok() {
             self.world.ledger.borrow_mut().files.synced();
@@ -125,7 +126,7 @@ impl Scribe {
         let (files, keeps) = (engine.files().clone(), self.chance.one_in(3));
         let mut open = std::mem::take(&mut self.open);
         let doing = act(&files, &mut open, change.clone(), durability, keeps);
-        let done = self.unless_it_dies(doing).await;
+        let done = unless_it_dies(&self.world, self.world.deaths.get(), doing).await;
         let shown = match &change {
             Change::Write { inode, offset, data } => {
                 format!("Write {{ inode: {inode}, offset: {offset}, {} bytes }}", data.len())
@@ -194,18 +195,6 @@ impl Scribe {
         newest.learn(&sight);
         files.happened(newest, Hlc::ZERO, frontier);
         // If it is neither as before nor as it should be, the next look says so.
-    }
-
-    /// Waits for something, unless this life ends before.
-    async fn unless_it_dies<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
-        let mut doing = std::pin::pin!(doing);
-        loop {
-            match tokio::time::timeout(LOOKS, &mut doing).await {
-                Ok(done) => return Some(done),
-                Err(_) if self.life != Some(self.world.deaths.get()) => return None,
-                Err(_) => {}
-            }
-        }
     }
 
     // ---- What to do ----
@@ -348,6 +337,9 @@ pub(super) fn sight_or_fail(world: &World, who: &str, files: &Files, cut: Cut) -
 fn add_to(sight: &mut Sight, files: &Files, directory: &str, cut: Cut) -> Result<(), FileError> {
     for entry in files.list(directory, cut)? {
         let name = String::from_utf8_lossy(&entry.name).into_owned();
+        if directory.is_empty() && name == HOARD {
+            continue;
+        }
         let name = if directory.is_empty() { name } else { format!("{directory}/{name}") };
         let known = files.stat(&name, cut)?;
         let is_directory = known.kind == engine::files::FileKind::Directory;

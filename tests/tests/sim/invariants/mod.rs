@@ -12,6 +12,7 @@ mod frontier_never_falls;
 mod futures_are_refused;
 mod given_up_is_said;
 mod history_stands_still;
+mod hoards_are_found_again;
 mod moments_are_prefixes;
 mod names_as_they_were;
 mod nothing_below_the_frontier;
@@ -82,6 +83,7 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(offsets_as_they_were::OffsetsAsTheyWere::default()),
         Box::new(files_as_they_were::FilesAsTheyWere),
         Box::new(files_keep_the_rules::FilesKeepTheRules),
+        Box::new(hoards_are_found_again::HoardsAreFoundAgain),
         Box::new(synced_files_are_never_lost::SyncedFilesAreNeverLost),
     ]
 }
