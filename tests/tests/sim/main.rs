@@ -17,6 +17,7 @@ mod ledger;
 mod network;
 mod node;
 mod reached;
+mod rot;
 mod trace;
 mod tree;
 mod versions;

@@ -64,6 +64,12 @@ pub(crate) enum Reached {
     ManyStretches,
     /// A life of the node found this of its catalog.
     Catalog(Left),
+    /// On a rotten disk the node did not start.
+    RotRefused,
+    /// On a rotten disk something could not be read, and all else could.
+    RotFound,
+    /// On a rotten disk everything was answered.
+    RotHarmless,
     /// The node died in this way.
     Died(Death),
     /// The machine stopped while the node started.
@@ -75,7 +81,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 33] = [
+pub(crate) const ALL: [Reached; 36] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -103,6 +109,9 @@ pub(crate) const ALL: [Reached; 33] = [
     Reached::Catalog(Left::Last),
     Reached::Catalog(Left::Stale),
     Reached::Catalog(Left::Nothing),
+    Reached::RotRefused,
+    Reached::RotFound,
+    Reached::RotHarmless,
     Reached::Died(Death::InOrder),
     Reached::Died(Death::Killed),
     Reached::Died(Death::PowerLost),

@@ -119,7 +119,7 @@ impl World {
 
     /// Whether actors should end: time is up, or something has failed.
     pub(crate) fn is_over(&self) -> bool {
-        self.began.elapsed() >= LASTS || self.failure.borrow().is_some()
+        self.began.elapsed() >= LASTS || self.has_failed()
     }
 
     /// The engine of the node that lives.
@@ -130,6 +130,10 @@ impl World {
     /// Whether the disk of the node that lives can be read.
     pub(crate) fn has_disk(&self) -> bool {
         self.node.borrow().as_ref().is_some_and(|node| !node.disk.memory.is_down())
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
     }
 
     /// A client's end of a new connection; `None` while nobody answers.

@@ -20,7 +20,9 @@ const WHO: &str = "hoarder";
 pub(super) const DIRECTORY: &str = "hoard";
 /// How many it writes at a time, and looks at.
 const WRITTEN_AT_ONCE: u64 = 25;
-const SEEN_AT_ONCE: u64 = 12;
+const SEEN_AT_ONCE: u64 = 5;
+/// And how many at the end.
+const SEEN_AT_END: u64 = 300;
 
 pub(crate) struct Hoarder {
     world: Rc<World>,
@@ -129,17 +131,10 @@ impl Hoarder {
     }
 }
 
-/// Looks at all of them at once, in the middle of their history and at its end: for the end of a world.
-pub(super) fn look_at_all(world: &World, engine: &Engine) {
-    let hoard = world.ledger.borrow().hoard.clone();
-    for (nth, hoarded) in hoard.iter().enumerate().filter(|(_, hoarded)| !hoarded.is_doubtful) {
-        let bounds = hoarded.writes.iter().flat_map(|(stamp, _)| [*stamp, stamp.next()]);
-        for at in bounds.chain([engine.frontier().next()]) {
-            let file = engine.files().open_inode(Inode(hoarded.inode));
-            match file.and_then(|file| file.read_at(Cut::below(at), 0, 100)) {
-                Ok(bytes) => world.tell(&Fact::Hoarded { nth, at, bytes }),
-                Err(error) => world.fail(WHO, &format!("file {nth} at {at}: {error}")),
-            }
-        }
+/// Looks at many of them, for the end of a world.
+pub(super) fn look_at_many(world: &Rc<World>, engine: &Engine, chance: Chance) {
+    let mut hoarder = Hoarder::new(world, chance);
+    for _ in 0..SEEN_AT_END {
+        hoarder.look(engine);
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 pub(crate) use operator::Operator;
+pub(crate) use scribe::sight;
 
 use crate::chance::Chance;
 use crate::node::Shape;

@@ -2,6 +2,7 @@
 //! ends its lives.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use hlc::Hlc;
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::disk::{Fault, MemoryDisk};
 
-use super::hoarder::look_at_all;
+use super::hoarder::look_at_many;
 use super::producer::Producer;
 use super::requests::delete_records;
 use super::{DELETE_RETENTION_MS, KEYED, STANDING, pause};
@@ -20,11 +21,14 @@ use crate::disk::SimDisk;
 use crate::facts::{Death, Fact};
 use crate::node::Node;
 use crate::reached::Reached;
+use crate::rot::{Asked, questions, rot};
 use crate::wire::Client;
 use crate::world::World;
 
 /// The code of a change that a pin forbids.
 const PINNED: i16 = 44;
+/// On how many rotten disks it is started at the end.
+const ROTTEN: usize = 2;
 /// That many stretches of history are many.
 const MANY: usize = 200;
 const WHO: &str = "operator";
@@ -99,7 +103,58 @@ impl Operator {
         self.clean_twice().await;
         self.look_at_hoard();
         self.die(Death::InOrder).await;
+        let sound = match self.world.engine().filter(|_| !self.world.has_failed()) {
+            Some(engine) => {
+                let questions = questions(&engine, &self.world.ledger.borrow(), &mut self.chance);
+                Some(Asked::of(&engine, questions).await)
+            }
+            None => None,
+        };
+        let disk = self.disk();
         self.end_in_order().await;
+        if let Some(sound) = sound {
+            for _ in 0..ROTTEN {
+                self.start_rotten(disk.after_kill(), &sound).await;
+            }
+        }
+    }
+
+    /// Starts on a disk of which bits have flipped, and asks again what was asked when it was sound.
+    async fn start_rotten(&mut self, memory: MemoryDisk, sound: &Asked) {
+        let flipped = rot(&memory, &mut self.chance);
+        self.world.note(WHO, &format!("flips {}", flipped.join(", ")));
+        let Some(catalog) = self.next_catalog() else { return };
+        let (disk, kept) = (SimDisk::new(memory), (self.world.shape, catalog));
+        let node = match Node::start(disk, kept, &self.world.clock, self.chance.fork()) {
+            Ok(node) => node,
+            Err(why) => {
+                self.world.reach(Reached::RotRefused);
+                return self.world.note(WHO, &format!("the node does not start: {why}"));
+            }
+        };
+        match sound.again(&node.engine).await {
+            Ok((same, refused)) => {
+                self.world.note(WHO, &format!("{same} answers are as before, {refused} are none"));
+                let reached = if refused > 0 { Reached::RotFound } else { Reached::RotHarmless };
+                self.world.reach(reached);
+            }
+            Err(why) => self.world.fail("rot", &why),
+        }
+        let ended = node.end_at_once().await;
+        self.check(ended);
+    }
+
+    fn next_catalog(&mut self) -> Option<PathBuf> {
+        match self.world.catalogs.borrow_mut().next(&mut self.chance) {
+            Ok((catalog, left)) => {
+                self.world.reach(Reached::Catalog(left));
+                Some(catalog)
+            }
+            Err(error) => {
+                self.world.fail(WHO, &format!("copy the catalog: {error}"));
+                None
+            }
+        }
     }
 
     fn take(&self) -> Option<Node> {
@@ -183,13 +238,7 @@ impl Operator {
         }
         let node = loop {
             let disk = SimDisk::new(memory.clone());
-            let catalog = match self.world.catalogs.borrow_mut().next(&mut self.chance) {
-                Ok((catalog, left)) => {
-                    self.world.reach(Reached::Catalog(left));
-                    catalog
-                }
-                Err(error) => return self.world.fail(WHO, &format!("copy the catalog: {error}")),
-            };
+            let Some(catalog) = self.next_catalog() else { return };
             match Node::start(
                 disk,
                 (self.world.shape, catalog),
@@ -315,14 +364,14 @@ impl Operator {
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
     }
 
-    /// Everything that was hoarded is found again, at each moment of it.
-    fn look_at_hoard(&self) {
+    /// What was hoarded is found again.
+    fn look_at_hoard(&mut self) {
         let Some(engine) = self.world.engine().filter(|_| self.world.has_disk()) else { return };
         self.world.note(WHO, &format!("{} stretches", engine.segment_count()));
         if engine.segment_count() >= MANY {
             self.world.reach(Reached::ManyStretches);
         }
-        look_at_all(&self.world, &engine);
+        look_at_many(&self.world, &engine, self.chance.fork());
     }
 
     /// Removes the pins that stand; those that have expired hold nothing, though they may be there.

@@ -323,15 +323,21 @@ async fn act(
 /// All files in a cut. `None` if the disk is gone, or reading them fails although it is not, which is
 /// said.
 pub(super) fn sight_or_fail(world: &World, who: &str, files: &Files, cut: Cut) -> Option<Sight> {
-    let mut sight = Sight::new();
-    match add_to(&mut sight, files, "", cut) {
-        Ok(()) => Some(sight),
+    match sight(files, cut) {
+        Ok(sight) => Some(sight),
         Err(_) if !world.has_disk() => None,
         Err(error) => {
             world.fail(who, &format!("files in {cut:?} cannot be read: {error}"));
             None
         }
     }
+}
+
+/// All files in a cut.
+pub(crate) fn sight(files: &Files, cut: Cut) -> Result<Sight, FileError> {
+    let mut sight = Sight::new();
+    add_to(&mut sight, files, "", cut)?;
+    Ok(sight)
 }
 
 fn add_to(sight: &mut Sight, files: &Files, directory: &str, cut: Cut) -> Result<(), FileError> {
