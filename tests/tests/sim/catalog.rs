@@ -9,7 +9,7 @@ use std::{env, fs, io, process};
 use crate::chance::Chance;
 
 /// How many catalogs of earlier lives are kept.
-const KEPT: u64 = 3;
+const KEPT: u64 = 5;
 /// Tells worlds of one process apart.
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 
@@ -49,7 +49,7 @@ impl Catalogs {
     pub(crate) fn next(&mut self, chance: &mut Chance) -> io::Result<(PathBuf, Left)> {
         let (left, back) = match chance.below(6) {
             0 => (Left::Nothing, None),
-            1 => (Left::Stale, Some(chance.between(2, KEPT))),
+            1..3 => (Left::Stale, Some(chance.between(2, KEPT))),
             _ => (Left::Last, Some(1)),
         };
         self.lives += 1;

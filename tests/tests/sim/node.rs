@@ -22,8 +22,9 @@ use crate::network::{End, connection};
 /// How long a group may gather before it is written: the disk's time.
 const TURN_MS_MAX: u64 = 4;
 
-/// How records of deleted topics and old offsets go: soon, so that a run sees it.
-pub(crate) const RETENTION: Duration = Duration::from_secs(6);
+/// How long records of deleted topics and old offsets stay: not long, so that a run sees them go.
+const RETENTION: Duration = Duration::from_secs(6);
+const OFFSETS_RETENTION: Duration = Duration::from_secs(3);
 
 /// What the history of a world is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
         storage,
         catalog: Some(catalog),
         deleted_topic_retention: RETENTION,
-        offsets_retention: RETENTION,
+        offsets_retention: OFFSETS_RETENTION,
         cut_cache_bytes_max: 16 << 10,
         housekeeping: HousekeepingOptions {
             compaction_bytes_max: 16 << 10,

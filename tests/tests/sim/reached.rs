@@ -62,6 +62,8 @@ pub(crate) enum Reached {
     Hoarded,
     /// There were hundreds of stretches of history.
     ManyStretches,
+    /// What was committed long ago was given up.
+    OffsetsGivenUp,
     /// A life of the node found this of its catalog.
     Catalog(Left),
     /// On a rotten disk the node did not start.
@@ -81,7 +83,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 36] = [
+pub(crate) const ALL: [Reached; 37] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -106,6 +108,7 @@ pub(crate) const ALL: [Reached; 36] = [
     Reached::FilesLost,
     Reached::Hoarded,
     Reached::ManyStretches,
+    Reached::OffsetsGivenUp,
     Reached::Catalog(Left::Last),
     Reached::Catalog(Left::Stale),
     Reached::Catalog(Left::Nothing),

@@ -29,6 +29,7 @@ use crate::world::World;
 const PINNED: i16 = 44;
 /// On how many rotten disks it is started at the end.
 const ROTTEN: usize = 2;
+const OLD_OFFSETS: &str = "give up old offsets";
 /// That many stretches of history are many.
 const MANY: usize = 200;
 const WHO: &str = "operator";
@@ -353,14 +354,17 @@ impl Operator {
         let Some(engine) = self.world.engine() else { return };
         // So that the model has seen what goes.
         self.world.audit(Occasion::News);
-        let (what, done) = match self.chance.below(7) {
+        let (what, done) = match self.chance.below(9) {
             0..2 => ("seal", engine.seal().await.map(|()| 0)),
             2 => ("tend", engine.tend().await.map(|()| 0)),
             3 => ("give up what is old", engine.give_up_old().await),
-            4 => ("compact", engine.compact_due().await),
-            5 => ("give up old offsets", engine.give_up_old_groups().await.map(usize::from)),
+            4..7 => ("compact", engine.compact_due().await),
+            7 => (OLD_OFFSETS, engine.give_up_old_groups().await.map(usize::from)),
             _ => ("free", engine.free().await.map(|_| 0)),
         };
+        if matches!((what, &done), (OLD_OFFSETS, Ok(1..))) {
+            self.world.reach(Reached::OffsetsGivenUp);
+        }
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
     }
 

@@ -45,7 +45,8 @@ impl Pinner {
         self.count += 1;
         let name = format!("pin{}", self.count);
         let now = self.world.clock.wall_ms();
-        let at = Hlc::at(SysTime(now - self.chance.below(2500)));
+        let back = if self.chance.one_in(2) { 0 } else { self.chance.below(2500) };
+        let at = Hlc::at(SysTime(now - back));
         let topics = match self.chance.below(4) {
             0 => Some(vec!["short".to_owned()]),
             1 => Some(vec!["keyed".to_owned(), "plain".to_owned()]),

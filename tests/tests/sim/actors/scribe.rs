@@ -126,6 +126,14 @@ impl Scribe {
         let (files, keeps) = (engine.files().clone(), self.chance.one_in(3));
         let mut open = std::mem::take(&mut self.open);
         let doing = act(&files, &mut open, change.clone(), durability, keeps);
+        // Whoever looks while it is on its way does not see it; and indexes are saved that lack it.
+        let (world, looks) = (Rc::clone(&self.world), self.chance.one_in(3));
+        let looking = async {
+            if looks && let Some(sight) = sight_or_fail(&world, WHO, &files, Cut::ALL) {
+                world.tell(&Fact::Files { at: None, sight });
+            }
+        };
+        let doing = async { tokio::join!(doing, looking).0 };
         let done = unless_it_dies(&self.world, self.world.deaths.get(), doing).await;
         let shown = match &change {
             Change::Write { inode, offset, data } => {
