@@ -18,7 +18,7 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
-use crate::filed::{base_name, filed_name, index_name};
+use crate::filed::{base_name, filed_name, index_name, is_filed_name, is_index_name};
 use crate::history::HistoryError;
 use crate::journal::{
     Damage, FRAME_BYTES, Found, FoundFrame, FrameError, FrameReader, RecoverError,
@@ -33,7 +33,7 @@ use crate::timekeeper::{BOUND_FILE, Bound, BoundError, BoundFile};
 use compared::Comparison;
 use filed::Filed;
 use indexes::Indexes;
-pub use proofs::{Change, Changed, ProofVerdict, Proofs, Verification};
+pub use proofs::{Change, Changed, ProofVerdict, Proofs, Sealed, Verification};
 
 /// How many problems are told; more are counted.
 pub const PROBLEMS_MAX: usize = 1000;
@@ -101,6 +101,24 @@ pub fn verify(
     progress: &mut dyn FnMut(u64),
 ) -> io::Result<Report> {
     run(disk, Some(Proofs::list(disk, keys)?), progress)
+}
+
+/// About how many bytes a check tells to have read in the end: those of data files and indexes, but
+/// for files that nothing names.
+///
+/// # Errors
+/// The disk fails.
+pub fn bytes_to_read(disk: &dyn Disk) -> io::Result<u64> {
+    let is_read =
+        |name: &String| segment_start(name).is_some() || is_filed_name(name) || is_index_name(name);
+    let mut names: BTreeSet<String> = disk.list()?.into_iter().filter(is_read).collect();
+    // Without a manifest everything is read.
+    if let Ok(manifest) = Manifest::read(disk) {
+        for name in leftovers(disk, &manifest)? {
+            names.remove(&name);
+        }
+    }
+    names.iter().map(|name| disk.open(name)?.length()).sum()
 }
 
 /// What should be in a file of frames.
@@ -309,7 +327,7 @@ fn run(
     }
     match proofs {
         None => Ok(report),
-        Some(proofs) => conclude(report, proofs, &segments),
+        Some(proofs) => conclude(report, proofs, &segments, &manifest),
     }
 }
 
@@ -317,11 +335,20 @@ fn conclude(
     mut report: Report,
     proofs: Proofs<'_>,
     segments: &[SegmentFile],
+    manifest: &Manifest,
 ) -> io::Result<Report> {
-    let sealed = segments
-        .iter()
-        .filter_map(|segment| segment.next.map(|next| (segment.name.clone(), segment.start..next)));
-    let verification = proofs.finish(&sealed.collect::<Vec<_>>())?;
+    let filed = manifest.parts.iter().filter_map(|part| match part.layout {
+        Layout::Journal => None,
+        Layout::Filed { generation } => {
+            let name = filed_name(part.start, generation);
+            Some(Sealed { name, span: part.start..part.end, is_filed: true })
+        }
+    });
+    let sealed = segments.iter().filter_map(|segment| {
+        let span = segment.start..segment.next?;
+        Some(Sealed { name: segment.name.clone(), span, is_filed: false })
+    });
+    let verification = proofs.finish(&filed.chain(sealed).collect::<Vec<_>>())?;
     for problem in verification.problems() {
         report.problem(problem);
     }

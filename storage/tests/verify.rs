@@ -478,6 +478,37 @@ fn a_filed_store() -> MemoryDisk {
 }
 
 #[test]
+fn f41_proofs_that_were_taken_away_from_filed_history_are_missed() {
+    let good = a_filed_store();
+    let (filed, proofs) = (has(&good, ".filed"), has(&good, ".proof"));
+    let without = |gone: &[String]| {
+        let disk = good.after_kill();
+        gone.iter().for_each(|name| disk.remove(name).unwrap());
+        disk
+    };
+    let unsigned = |disk: &MemoryDisk| storage::check::verify(disk, &[], &mut |_| {}).unwrap();
+    // The newest: nobody can say without a key that there were any; but what is not verified is named.
+    let disk = without(&proofs[2..]);
+    let report = unsigned(&disk);
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(verification(&report).unproved, filed[2..]);
+    let report = verified(&disk);
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    assert!(report.problems[0].contains(&filed[2]), "{:?}", report.problems);
+    // The oldest, with the beginning of the chain.
+    for report in [unsigned(&without(&proofs[..1])), verified(&without(&proofs[..1]))] {
+        let has_problem = |what: &str| report.problems.iter().any(|problem| problem.contains(what));
+        assert!(has_problem(&filed[0]), "{:?}", report.problems);
+        assert!(has_problem(&proofs[1]), "{:?}", report.problems);
+    }
+    // All of them.
+    let report = unsigned(&without(&proofs));
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(verification(&report).unproved, filed);
+    assert!(!verified(&without(&proofs)).problems.is_empty());
+}
+
+#[test]
 fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
     let disk = a_filed_store();
     let report = verified(&disk);

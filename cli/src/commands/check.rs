@@ -1,18 +1,15 @@
 //! `freezeframe check DIR`: reads a data directory from end to end.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use storage::Home;
 use storage::check::{Changed, ProofVerdict, Report, Verification};
-use storage::disk::RealDisk;
-use storage::filed::{is_filed_name, is_index_name};
-use storage::journal::segment_start;
+use storage::disk::ReadOnlyDisk;
 use storage::proof::{Digest, read_public_key};
 
 use super::topics::stamp_date;
@@ -69,7 +66,7 @@ struct Checked<'a> {
     last_ms: Option<u64>,
     clean: bool,
     torn_bytes: u64,
-    /// Files that nothing names; no problem.
+    /// Files that nothing names any more; no problem.
     leftovers: &'a [String],
     problems: &'a [String],
     /// Problems beyond those that are listed.
@@ -120,12 +117,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let keys = args.public_key.iter().map(|path| read_public_key(path));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
     let home = Home::take_existing(&args.directory)?;
-    let journal = home.journal();
-    if !journal.is_dir() {
-        bail!("there is no journal yet: no server has ever run in {}", args.directory.display());
-    }
-    let disk = RealDisk::open(&journal).context("open the journal")?;
-    let bar = progress_bar(bytes_to_read(&journal).context("list the journal")?);
+    home.expect_journal()?;
+    let disk = ReadOnlyDisk::new(&home.journal());
+    let length = storage::check::bytes_to_read(&disk).context("list the journal")?;
+    let bar = progress_bar(length);
     let progress = &mut |bytes: u64| bar.set_position(bytes);
     let checked = match args.verify {
         true => storage::check::verify(&disk, &keys, progress),
@@ -144,7 +139,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
         for leftover in &report.leftovers {
-            let line = format!("nothing names this file, and so it was not read: {leftover}\n");
+            let line = format!("left over, and removed at the next start: {leftover}\n");
             output.bytes(line.as_bytes())?;
         }
         for problem in &report.problems {
@@ -161,19 +156,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         1 => bail!("{} has a problem", args.directory.display()),
         count => bail!("{} has {count} problems", args.directory.display()),
     }
-}
-
-/// About how many bytes there are to be read.
-fn bytes_to_read(journal: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(journal)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if segment_start(&name).is_some() || is_filed_name(&name) || is_index_name(&name) {
-            bytes += entry.metadata()?.len();
-        }
-    }
-    Ok(bytes)
 }
 
 fn progress_bar(length: u64) -> ProgressBar {
@@ -324,7 +306,10 @@ fn table(report: &Report) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use hlc::{Hlc, SysTime, UserTime};
+    use storage::disk::RealDisk;
     use storage::journal::{Frame, SegmentHeader, segment_name};
     use storage::proof::{SigningKey, chain_before, write_proof};
     use storage::timekeeper::Bound;
