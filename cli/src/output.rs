@@ -91,8 +91,22 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     let label = if colours(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
     // A closed standard error leaves nobody to tell.
-    let _ = writeln!(io::stderr(), "{label} {error:#}");
+    let _ = writeln!(io::stderr(), "{label} {}", told(error));
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+}
+
+/// What was being done, and why it failed. A cause that stands in what was said already is not said
+/// again.
+fn told(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if told.is_empty() {
+            told = cause;
+        } else if !told.contains(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -102,6 +116,15 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_names_its_causes_once_each() {
+        let error = anyhow::Error::from(io::Error::other("no room"));
+        let error = error.context("cannot write a: no room").context("do it");
+        assert_eq!(told(&error), "do it: cannot write a: no room");
+        let error = anyhow::anyhow!("why").context("what");
+        assert_eq!(told(&error), "what: why");
+    }
 
     #[test]
     fn a_closed_pipe_is_no_failure_and_other_errors_are() {

@@ -274,7 +274,11 @@ fn what_is_not_there_and_what_does_not_read_is_named_and_has_its_exit_code() {
     shell.prints(&["topics", "create", "t"]);
     shell.takes(&["produce", "t"], "x\n");
     shell.fails(&["cat", "nowhere"], 1, &["there is no topic nowhere"]);
-    shell.fails(&["produce", "nowhere"], 1, &["there is no topic nowhere"]);
+    shell.fails(
+        &["produce", "nowhere"],
+        1,
+        &["there is no topic nowhere", "topics create nowhere"],
+    );
     shell.fails(&["ls", "nowhere"], 1, &["there is no topic nowhere"]);
     shell.fails(&["topics", "delete", "nowhere"], 1, &["there is no topic nowhere"]);
     shell.fails(&["cat", "t/7"], 1, &["no partition 7", "it has 1"]);
