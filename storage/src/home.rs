@@ -108,7 +108,12 @@ impl Home {
         let disk = |doing| {
             move |source| HomeError::Disk { directory: directory.to_owned(), doing, source }
         };
-        fs::create_dir_all(directory).map_err(disk("make the data directory"))?;
+        fs::create_dir_all(directory).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                disk("make the data directory where a file is, or a link that leads nowhere")(error)
+            }
+            _ => disk("make the data directory")(error),
+        })?;
         let identity = directory.join(IDENTITY_FILE);
         let is_there =
             |path: &Path| path.try_exists().map_err(disk("look into the data directory"));

@@ -5,12 +5,12 @@
 
 mod harness;
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::ops::{ControlFlow, Range};
 
 use harness::{Rig, append, manual_clock};
 use storage::check::{Change, Changed, Report, Verification};
-use storage::disk::{Disk, MemoryDisk};
+use storage::disk::{Disk, Fault, MemoryDisk};
 use storage::journal::segment_name;
 use storage::journal::{FRAME_BYTES, Found, FoundFrame, Frame, FrameReader, SEGMENT_HEADER_BYTES};
 use storage::proof::{
@@ -642,6 +642,37 @@ fn f41_leaves_that_were_cut_off_although_their_frames_are_here_are_a_problem() {
         rig.store.close();
         assert_eq!(disk.bytes(&name).len(), PROOF_HEADER_BYTES);
     }
+}
+
+/// What is proved is known anew at each start; where a segment cannot be indexed for want of room, it
+/// has to be known all the same, or a full disk would stay full.
+#[test]
+fn a_full_disk_gives_room_back_although_a_segment_waits_to_be_indexed() {
+    let disk = MemoryDisk::new();
+    let fill = |rig: &Rig, count: usize| {
+        for index in 0..count {
+            rig.append(vec![append(0, &[index as u8; PAYLOAD])], Durability::Synced)
+                .remove(0)
+                .unwrap();
+        }
+    };
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    fill(&rig, 3 * PER_SEGMENT + 2);
+    rig.store.tend().unwrap();
+    fill(&rig, PER_SEGMENT);
+    rig.store.close();
+    assert_eq!((has(&disk, ".proof").len(), has(&disk, ".index").len()), (3, 3));
+    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+    // Room for a manifest, and not for an index.
+    disk.arm(Fault::FullAt(disk.held_bytes() + 4096));
+    rig.store.give_up(&[(LogId(0), Offset(2 * PER_SEGMENT as u64))]).unwrap();
+    let refused = rig.store.tend().unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+    let freed = (0..3).map(|_| rig.store.free().unwrap().files).sum::<u64>();
+    assert_eq!(freed, 2);
+    rig.store.tend().unwrap();
+    assert_eq!(has(&disk, ".index").len(), 2);
+    rig.store.close();
 }
 
 #[test]
