@@ -340,9 +340,9 @@ fn kafka_names() -> impl Iterator<Item = &'static str> + Clone {
 
 fn unknown(key: &str, names: impl Iterator<Item = &'static str> + Clone) -> Unknown {
     // A topic's name for what is `log.*` here, or one of ours without its section.
-    let without_its_front =
-        names.clone().find(|name| name.strip_suffix(key).is_some_and(|front| front.ends_with('.')));
-    Unknown::Refused(match without_its_front.or_else(|| nearest::nearest(key, names)) {
+    let whole =
+        names.clone().find(|name| name.split_once('.').is_some_and(|(_, rest)| rest == key));
+    Unknown::Refused(match whole.or_else(|| nearest::nearest(key, names)) {
         Some(near) => format!("{key} is no setting; did you mean {near}?"),
         None => format!("{key} is no setting"),
     })

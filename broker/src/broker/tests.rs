@@ -110,6 +110,8 @@ async fn the_clock_is_confirmed_by_operators_and_not_by_web_pages() {
     let answer = ask(&running, "POST", "/clock/confirm", header).await;
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     assert!(ask(&running, "GET", "/clock/confirm", "").await.starts_with("HTTP/1.1 405"));
+    let answer = ask(&running, "GET", "/", "").await;
+    assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("/metrics"), "{answer}");
     running.close("the test ends").await;
 }
 

@@ -171,6 +171,17 @@ fn all_problems_are_told_at_once_each_with_its_place() {
 }
 
 #[test]
+fn a_name_without_its_front_is_told_whole() {
+    let told = |key: &str| {
+        let set = vec![(key.to_owned(), "1".to_owned())];
+        problems(&Sources { set, ..Sources::default() }).remove(0)
+    };
+    assert!(told("retention.ms").ends_with("did you mean log.retention.ms?"));
+    assert!(told("tail-bytes").ends_with("did you mean storage.tail-bytes?"));
+    assert!(told("ms").ends_with("ms is no setting"), "{}", told("ms"));
+}
+
+#[test]
 fn a_file_that_does_not_read_says_where_and_so_does_one_that_is_not_there() {
     let file = File::new("syntax", "[server]\nkafka = \n[kafka]\nx = 1\nx.y = 2\n");
     let sources = Sources { file: Some(file.0.clone()), ..Sources::default() };

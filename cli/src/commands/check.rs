@@ -10,11 +10,17 @@ use serde::Serialize;
 use storage::Home;
 use storage::check::{Changed, ProofVerdict, Report, Verification};
 use storage::disk::ReadOnlyDisk;
+use storage::filed::{is_filed_name, is_index_name};
+use storage::journal::segment_start;
 use storage::proof::{Digest, read_public_key};
 
 use super::topics::stamp_date;
 use crate::output::Output;
 use crate::table::Table;
+
+/// What is said of files that nothing names.
+const REMOVED: &str = "left over, and removed at the next start";
+const FOREIGN: &str = "no file of a journal, and left alone";
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -139,8 +145,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
         for leftover in &report.leftovers {
-            let line = format!("left over, and removed at the next start: {leftover}\n");
-            output.bytes(line.as_bytes())?;
+            let what = if is_ours(leftover) { REMOVED } else { FOREIGN };
+            output.bytes(format!("{what}: {leftover}\n").as_bytes())?;
         }
         for problem in &report.problems {
             output.bytes(format!("problem: {problem}\n").as_bytes())?;
@@ -156,6 +162,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         1 => bail!("{} has a problem", args.directory.display()),
         count => bail!("{} has {count} problems", args.directory.display()),
     }
+}
+
+/// Whether a file that nothing names is one that a server has left.
+fn is_ours(name: &str) -> bool {
+    name.ends_with(".new")
+        || is_filed_name(name)
+        || is_index_name(name)
+        || segment_start(name).is_some()
 }
 
 fn progress_bar(length: u64) -> ProgressBar {
