@@ -119,10 +119,10 @@ impl Source {
     /// A moment begins where its partitions begin now: that the beginning is missing stands in no
     /// record. (A window begins where its first moment ends, which tells nothing.)
     fn tell_given_up(&self, path: &TypedPath, bounds: &[(i32, Range<i64>)]) {
-        if path.at.as_ref().is_some_and(|at| matches!(at.ask, Ask::At(Moment::Sys(_)))) {
-            if let Some(told) = given_up(&self.topic, bounds) {
-                eprintln!("{told}");
-            }
+        let is_moment =
+            path.at.as_ref().is_some_and(|at| matches!(at.ask, Ask::At(Moment::Sys(_))));
+        if let Some(told) = given_up(&self.topic, bounds).filter(|_| is_moment) {
+            eprintln!("{told}");
         }
     }
 

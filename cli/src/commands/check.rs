@@ -176,7 +176,7 @@ fn progress_bar(length: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
     let style = ProgressStyle::with_template(style).expect("a template that a test draws");
     ProgressBar::new(length).with_style(style)
 }
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn the_progress_bar_s_template_is_one() {
-        let style = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        let style = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
         assert!(ProgressStyle::with_template(style).is_ok());
         assert!(progress_bar(1).is_hidden() || std::io::stderr().is_terminal());
     }
