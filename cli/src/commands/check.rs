@@ -462,6 +462,28 @@ mod tests {
     }
 
     #[test]
+    fn a_check_changes_nothing_and_a_journal_that_is_gone_is_not_whole() {
+        let made = Made::new("gone", None);
+        let lock = made.0.join("LOCK");
+        fs::write(&lock, "17\n").unwrap();
+        let times = || {
+            let files = fs::read_dir(made.0.join("journal")).unwrap().flatten();
+            let mut times: Vec<_> = files
+                .map(|file| (file.file_name(), file.metadata().unwrap().modified().unwrap()))
+                .collect();
+            times.sort();
+            times
+        };
+        let before = times();
+        run(&made.args(Vec::new())).unwrap();
+        assert_eq!((times(), fs::read(&lock).unwrap()), (before, b"17\n".to_vec()));
+        fs::remove_dir_all(made.0.join("journal")).unwrap();
+        let error = run(&made.args(Vec::new())).unwrap_err().to_string();
+        assert!(error.contains("its journal is gone"), "{error}");
+        assert!(!made.0.join("journal").exists());
+    }
+
+    #[test]
     fn a_directory_that_is_none_of_ours_is_refused_and_left_as_it_is() {
         let name = format!("freezeframe-check-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
