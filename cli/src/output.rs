@@ -28,26 +28,31 @@ impl Output {
 
     /// Writes bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.writer.write_all(bytes)
+        self.writer.write_all(bytes).map_err(said)
     }
 
     /// Writes one JSON document and a newline.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> anyhow::Result<()> {
-        serde_json::to_writer(&mut self.writer, document).map_err(io::Error::from)?;
-        Ok(self.writer.write_all(b"\n")?)
+        serde_json::to_writer(&mut self.writer, document).map_err(io::Error::from).map_err(said)?;
+        Ok(self.bytes(b"\n")?)
     }
 
     /// Writes a table: with frames on a terminal, as lines with tabs in a pipe.
     pub(crate) fn table(&mut self, table: &Table) -> io::Result<()> {
         let text =
             if self.is_terminal { table.framed(colours(&io::stdout())) } else { table.plain() };
-        self.writer.write_all(text.as_bytes())
+        self.bytes(text.as_bytes())
     }
 
     /// Writes out what is buffered.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.writer.flush().map_err(said)
     }
+}
+
+/// Why nothing more goes out. The kind stays: a closed pipe is looked for.
+fn said(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("write to standard output: {error}"))
 }
 
 /// Writes a list: one JSON document a line, or all of it as a table. An item is both.

@@ -134,34 +134,39 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     bar.finish_and_clear();
     let report = checked.context("read the journal")?;
-    let mut output = Output::lock();
-    if args.json {
-        output.json(&Checked::of(&report))?;
-    } else {
-        output.table(&table(&report))?;
-        if let Some(verification) = &report.verification {
-            for line in remarks(verification) {
-                output.bytes(line.as_bytes())?;
-            }
-        }
-        for leftover in &report.leftovers {
-            let what = if is_ours(leftover) { REMOVED } else { FOREIGN };
-            output.bytes(format!("{what}: {leftover}\n").as_bytes())?;
-        }
-        for problem in &report.problems {
-            output.bytes(format!("problem: {problem}\n").as_bytes())?;
-        }
-        if report.problems_left_off > 0 {
-            let more = format!("problem: and {} more\n", report.problems_left_off);
-            output.bytes(more.as_bytes())?;
-        }
-    }
-    output.flush()?;
+    let printed = print(&report, args.json);
+    // Whoever closed the pipe early asked none the less whether all is well.
     match report.problems.len() as u64 + report.problems_left_off {
-        0 => Ok(()),
+        0 => printed,
         1 => bail!("{} has a problem", args.directory.display()),
         count => bail!("{} has {count} problems", args.directory.display()),
     }
+}
+
+fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+    let mut output = Output::lock();
+    if json {
+        output.json(&Checked::of(report))?;
+        return Ok(output.flush()?);
+    }
+    output.table(&table(report))?;
+    if let Some(verification) = &report.verification {
+        for line in remarks(verification) {
+            output.bytes(line.as_bytes())?;
+        }
+    }
+    for leftover in &report.leftovers {
+        let what = if is_ours(leftover) { REMOVED } else { FOREIGN };
+        output.bytes(format!("{what}: {leftover}\n").as_bytes())?;
+    }
+    for problem in &report.problems {
+        output.bytes(format!("problem: {problem}\n").as_bytes())?;
+    }
+    if report.problems_left_off > 0 {
+        let more = format!("problem: and {} more\n", report.problems_left_off);
+        output.bytes(more.as_bytes())?;
+    }
+    Ok(output.flush()?)
 }
 
 /// Whether a file that nothing names is one that a server has left.
