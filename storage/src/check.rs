@@ -33,7 +33,7 @@ use crate::timekeeper::{BOUND_FILE, Bound, BoundError, BoundFile};
 use compared::Comparison;
 use filed::Filed;
 use indexes::Indexes;
-pub use proofs::{Change, Changed, ProofVerdict, Proofs, Sealed, Verification};
+pub use proofs::{Change, Changed, ProofVerdict, Proofs, Verification};
 
 /// How many problems are told; more are counted.
 pub const PROBLEMS_MAX: usize = 1000;
@@ -327,7 +327,7 @@ fn run(
     }
     match proofs {
         None => Ok(report),
-        Some(proofs) => conclude(report, proofs, &segments, &manifest),
+        Some(proofs) => conclude(report, proofs, &segments),
     }
 }
 
@@ -335,20 +335,11 @@ fn conclude(
     mut report: Report,
     proofs: Proofs<'_>,
     segments: &[SegmentFile],
-    manifest: &Manifest,
 ) -> io::Result<Report> {
-    let filed = manifest.parts.iter().filter_map(|part| match part.layout {
-        Layout::Journal => None,
-        Layout::Filed { generation } => {
-            let name = filed_name(part.start, generation);
-            Some(Sealed { name, span: part.start..part.end, is_filed: true })
-        }
-    });
-    let sealed = segments.iter().filter_map(|segment| {
-        let span = segment.start..segment.next?;
-        Some(Sealed { name: segment.name.clone(), span, is_filed: false })
-    });
-    let verification = proofs.finish(&filed.chain(sealed).collect::<Vec<_>>())?;
+    let sealed = segments
+        .iter()
+        .filter_map(|segment| segment.next.map(|next| (segment.name.clone(), segment.start..next)));
+    let verification = proofs.finish(&sealed.collect::<Vec<_>>())?;
     for problem in verification.problems() {
         report.problem(problem);
     }

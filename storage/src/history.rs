@@ -229,11 +229,7 @@ impl History {
         let mut given_up = HashSet::new();
         loop {
             // What is sealed meanwhile is held in memory: it comes first, again and again.
-            if let Err(error) = self.index_all() {
-                // Only what is known to be proved is freed, and room may be what is missing.
-                while failed.is_ok() && self.prove_next()? {}
-                return Err(error);
-            }
+            while self.index_next()? {}
             if failed.is_ok() {
                 match self.prove_next() {
                     Ok(false) => {}
@@ -250,11 +246,6 @@ impl History {
         // Damage may have been found on the way.
         let rebuilt = self.rebuild_suspects()?;
         if rebuilt > 0 { self.tend() } else { failed }
-    }
-
-    fn index_all(&self) -> io::Result<()> {
-        while self.index_next()? {}
-        Ok(())
     }
 
     /// Tends until the store is closed: the life of a thread.

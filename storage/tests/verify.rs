@@ -5,12 +5,12 @@
 
 mod harness;
 
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::ops::{ControlFlow, Range};
 
 use harness::{Rig, append, manual_clock};
 use storage::check::{Change, Changed, Report, Verification};
-use storage::disk::{Disk, Fault, MemoryDisk};
+use storage::disk::{Disk, MemoryDisk};
 use storage::journal::segment_name;
 use storage::journal::{FRAME_BYTES, Found, FoundFrame, Frame, FrameReader, SEGMENT_HEADER_BYTES};
 use storage::proof::{
@@ -478,37 +478,6 @@ fn a_filed_store() -> MemoryDisk {
 }
 
 #[test]
-fn f41_proofs_that_were_taken_away_from_filed_history_are_missed() {
-    let good = a_filed_store();
-    let (filed, proofs) = (has(&good, ".filed"), has(&good, ".proof"));
-    let without = |gone: &[String]| {
-        let disk = good.after_kill();
-        gone.iter().for_each(|name| disk.remove(name).unwrap());
-        disk
-    };
-    let unsigned = |disk: &MemoryDisk| storage::check::verify(disk, &[], &mut |_| {}).unwrap();
-    // The newest: nobody can say without a key that there were any; but what is not verified is named.
-    let disk = without(&proofs[2..]);
-    let report = unsigned(&disk);
-    assert_eq!(report.problems, [""; 0]);
-    assert_eq!(verification(&report).unproved, filed[2..]);
-    let report = verified(&disk);
-    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
-    assert!(report.problems[0].contains(&filed[2]), "{:?}", report.problems);
-    // The oldest, with the beginning of the chain.
-    for report in [unsigned(&without(&proofs[..1])), verified(&without(&proofs[..1]))] {
-        let has_problem = |what: &str| report.problems.iter().any(|problem| problem.contains(what));
-        assert!(has_problem(&filed[0]), "{:?}", report.problems);
-        assert!(has_problem(&proofs[1]), "{:?}", report.problems);
-    }
-    // All of them.
-    let report = unsigned(&without(&proofs));
-    assert_eq!(report.problems, [""; 0]);
-    assert_eq!(verification(&report).unproved, filed);
-    assert!(!verified(&without(&proofs)).problems.is_empty());
-}
-
-#[test]
 fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
     let disk = a_filed_store();
     let report = verified(&disk);
@@ -642,37 +611,6 @@ fn f41_leaves_that_were_cut_off_although_their_frames_are_here_are_a_problem() {
         rig.store.close();
         assert_eq!(disk.bytes(&name).len(), PROOF_HEADER_BYTES);
     }
-}
-
-/// What is proved is known anew at each start; where a segment cannot be indexed for want of room, it
-/// has to be known all the same, or a full disk would stay full.
-#[test]
-fn a_full_disk_gives_room_back_although_a_segment_waits_to_be_indexed() {
-    let disk = MemoryDisk::new();
-    let fill = |rig: &Rig, count: usize| {
-        for index in 0..count {
-            rig.append(vec![append(0, &[index as u8; PAYLOAD])], Durability::Synced)
-                .remove(0)
-                .unwrap();
-        }
-    };
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-    fill(&rig, 3 * PER_SEGMENT + 2);
-    rig.store.tend().unwrap();
-    fill(&rig, PER_SEGMENT);
-    rig.store.close();
-    assert_eq!((has(&disk, ".proof").len(), has(&disk, ".index").len()), (3, 3));
-    let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-    // Room for a manifest, and not for an index.
-    disk.arm(Fault::FullAt(disk.held_bytes() + 4096));
-    rig.store.give_up(&[(LogId(0), Offset(2 * PER_SEGMENT as u64))]).unwrap();
-    let refused = rig.store.tend().unwrap_err();
-    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
-    let freed = (0..3).map(|_| rig.store.free().unwrap().files).sum::<u64>();
-    assert_eq!(freed, 2);
-    rig.store.tend().unwrap();
-    assert_eq!(has(&disk, ".index").len(), 2);
-    rig.store.close();
 }
 
 #[test]

@@ -125,17 +125,6 @@ impl Verification {
     }
 }
 
-/// A stretch of the journal that nobody writes to any more.
-#[derive(Clone, Debug)]
-pub struct Sealed {
-    /// The file that holds it.
-    pub name: String,
-    /// Its positions.
-    pub span: Range<u64>,
-    /// Whether it was filed: it was proved before that.
-    pub is_filed: bool,
-}
-
 struct ProofFile {
     start: u64,
     /// Made when the file is first read.
@@ -301,11 +290,11 @@ impl<'a> Proofs<'a> {
         Ok(())
     }
 
-    /// What all of it comes to. `sealed` is what should be proved.
+    /// What all of it comes to. `sealed` are the segments that should be proved.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn finish(mut self, sealed: &[Sealed]) -> io::Result<Verification> {
+    pub fn finish(mut self, sealed: &[(String, Range<u64>)]) -> io::Result<Verification> {
         for index in 0..self.files.len() {
             if self.files[index].verdict.is_none() {
                 self.open(index)?;
@@ -340,21 +329,14 @@ impl Verification {
                     proof.faults.push(Mismatch::Before { expected, found }.to_string());
                 }
             }
-            if let (0, Some(header)) = (index, proof.header)
-                && header.before != Digest::BIRTH
-            {
-                proof
-                    .faults
-                    .push("the proofs before it are missing: the chain began earlier".to_owned());
-            }
             before = proof.header;
         }
     }
 
     /// Proofs are written in order: only the newest segments may be without.
-    fn find_unproved(&mut self, sealed: &[Sealed], must_be_signed: bool) {
+    fn find_unproved(&mut self, sealed: &[(String, Range<u64>)], must_be_signed: bool) {
         let last = self.proofs.iter().rev().find_map(|proof| proof.header);
-        for Sealed { name, span, is_filed } in sealed {
+        for (name, span) in sealed {
             let after = self.proofs.partition_point(|proof| proof.start <= span.start);
             let is_proved = after.checked_sub(1).is_some_and(|index| {
                 let proof = &self.proofs[index];
@@ -367,10 +349,6 @@ impl Verification {
             if last.is_some_and(|last| span.start < last.start) {
                 self.faults
                     .push(format!("a segment has no proof, and later ones have. file={name}"));
-            } else if *is_filed && must_be_signed {
-                self.faults.push(format!(
-                    "what was proved before it was filed has no proof any more. file={name}"
-                ));
             } else {
                 self.unproved.push(name.clone());
             }
