@@ -153,7 +153,7 @@ impl Files {
         flight: (Arc<Semaphore>, usize),
         options: FileOptions,
     ) -> Result<Files, FileError> {
-        let names = Names::open(store.log(FILES_LOG), shared)?;
+        let names = Names::open(store.log(FILES_LOG)?, shared)?;
         Ok(Files(Arc::new(Inner {
             store,
             names,
@@ -338,7 +338,7 @@ impl Files {
     pub fn open<'a>(&self, at: impl Into<At<'a>>) -> Result<File, FileError> {
         let inode = self.resolve(at, Cut::ALL)?;
         self.check_file(inode, Cut::ALL)?;
-        Ok(self.hold(inode))
+        self.hold(inode)
     }
 
     /// A file by its number, also one that has no name any more.
@@ -347,7 +347,7 @@ impl Files {
     /// There is no such inode, or it is no file.
     pub fn open_inode(&self, inode: Inode) -> Result<File, FileError> {
         self.check_file(inode, Cut::ALL)?;
-        Ok(self.hold(inode))
+        self.hold(inode)
     }
 
     /// The file that was at a path, as it was.
@@ -368,18 +368,18 @@ impl Files {
         }
     }
 
-    fn hold(&self, inode: Inode) -> File {
+    fn hold(&self, inode: Inode) -> Result<File, FileError> {
         let inner = &self.0;
         let contents = inner.opened.open(inode, || {
-            let log = inner.store.log(inode.contents_log());
+            let log = inner.store.log(inode.contents_log())?;
             let (nodes, counts) = (Arc::clone(&inner.nodes), Arc::clone(&inner.counts));
-            Arc::new(Contents::new(inode, log, nodes, counts))
-        });
-        File { contents, files: self.clone() }
+            Ok::<_, FileError>(Arc::new(Contents::new(inode, log, nodes, counts)))
+        })?;
+        Ok(File { contents, files: self.clone() })
     }
 
     fn view(&self, inode: Inode, cut: Cut) -> Result<FileView, FileError> {
-        self.hold(inode).at(cut)
+        self.hold(inode)?.at(cut)
     }
 
     // ---- Changing names ----
@@ -393,8 +393,8 @@ impl Files {
     /// storage after the next [`Files::sync`].
     async fn change(&self, changes: Vec<Change>, changing: Changing) -> Result<Hlc, FileError> {
         let payload = Payload::plain(FileEvent { changes }.encode().into());
-        let log = self.0.store.log(FILES_LOG);
-        let append = append_of(&log, KIND_FILE_EVENT, payload, None);
+        let log = self.0.names.log();
+        let append = append_of(log, KIND_FILE_EVENT, payload, None);
         let (sender, receiver) = oneshot::channel();
         self.0.store.append(vec![append], Durability::Written, move |mut results| {
             // The next one may look now: what this one did is in the log.
@@ -418,7 +418,7 @@ impl Files {
             return Err(FileError::Exists(at.shown()));
         }
         // Nobody else appends to that log before this is done.
-        let inode = Inode::made_at(self.0.store.log(FILES_LOG).end());
+        let inode = Inode::made_at(self.0.names.log().end());
         let mut changes = made(inode);
         changes.push(Change::Named { parent, name: name.to_vec(), inode: Some(inode) });
         self.change(changes, changing).await?;
@@ -435,7 +435,7 @@ impl Files {
         permissions: impl Into<Permissions>,
     ) -> Result<File, FileError> {
         let inode = self.make_node(at, FileKind::File, permissions, 0).await?;
-        Ok(self.hold(inode))
+        self.hold(inode)
     }
 
     /// Makes a directory.
@@ -676,7 +676,8 @@ impl std::fmt::Debug for File {
 
 impl Clone for File {
     fn clone(&self) -> File {
-        self.files.hold(self.inode())
+        let contents = self.files.0.opened.again(self.inode());
+        File { contents, files: self.files.clone() }
     }
 }
 
@@ -786,8 +787,8 @@ impl File {
         let units = (entry.payload.len() / FLIGHT_UNIT + 1).min(inner.flight_units) as u32;
         let permit = Arc::clone(&inner.flight).acquire_many_owned(units).await;
         let permit = permit.expect("never closed");
-        let log = inner.store.log(self.inode().contents_log());
-        let append = Append { note, ..append_of(&log, entry.kind, entry.payload, entry.crc_from) };
+        let log = &self.contents.log;
+        let append = Append { note, ..append_of(log, entry.kind, entry.payload, entry.crc_from) };
         let (sender, receiver) = oneshot::channel();
         inner.store.append(vec![append], durability, move |mut results| {
             // The room is the journal's to give back.

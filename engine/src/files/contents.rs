@@ -79,7 +79,7 @@ enum Saving {
 /// A file's log and index.
 pub(crate) struct Contents {
     pub(crate) inode: Inode,
-    log: Arc<Log>,
+    pub(crate) log: Arc<Log>,
     nodes: Arc<NodeCache>,
     counts: Arc<FileCounts>,
     /// `None` until somebody looks.

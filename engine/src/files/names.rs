@@ -127,6 +127,11 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    /// [`FILES_LOG`].
+    pub(crate) fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
     /// Reads on in `log`, which is [`FILES_LOG`], where the catalog stopped.
     pub(crate) fn open(log: Arc<Log>, shared: Arc<Shared>) -> Result<Names, FileError> {
         let catalog = shared.groups.catalog();

@@ -1,6 +1,7 @@
 //! Open files, and those that were closed not long ago: the second-chance list. A file that is opened
 //! again soon is found as it was left, and nothing is read.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -33,13 +34,31 @@ impl Opened {
     }
 
     /// The file, held until [`Opened::close`]; made by `make` if it is not here.
-    pub(crate) fn open(&self, inode: Inode, make: impl FnOnce() -> Arc<Contents>) -> Arc<Contents> {
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn open<E>(
+        &self,
+        inode: Inode,
+        make: impl FnOnce() -> Result<Arc<Contents>, E>,
+    ) -> Result<Arc<Contents>, E> {
         let mut state = self.state.lock();
         let State { slots, closed } = &mut *state;
-        let slot = slots.entry(inode).or_insert_with(|| Slot { contents: make(), holders: 0 });
+        let slot = match slots.entry(inode) {
+            Entry::Occupied(slot) => slot.into_mut(),
+            Entry::Vacant(slot) => slot.insert(Slot { contents: make()?, holders: 0 }),
+        };
         if slot.holders == 0 {
             closed.retain(|other| *other != inode);
         }
+        slot.holders += 1;
+        Ok(Arc::clone(&slot.contents))
+    }
+
+    /// A file that is held, held once more.
+    pub(crate) fn again(&self, inode: Inode) -> Arc<Contents> {
+        let mut state = self.state.lock();
+        let slot = state.slots.get_mut(&inode).expect("what is held has a slot");
         slot.holders += 1;
         Arc::clone(&slot.contents)
     }
