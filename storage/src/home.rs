@@ -1,7 +1,7 @@
 //! The data directory: whose it is, which version, and that one process uses it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::timekeeper::BOUND_FILE;
@@ -242,9 +242,17 @@ fn lock(directory: &Path) -> Result<File, HomeError> {
         .open(directory.join(LOCK_FILE))
         .map_err(disk)?;
     let mut file = hold(directory, file)?;
-    file.set_len(0).map_err(disk)?;
-    writeln!(file, "{}", std::process::id()).map_err(disk)?;
+    // The lock counts, and not what the file says: a full disk may have no room for that.
+    let _ = say_pid(&mut file);
     Ok(file)
+}
+
+/// Writes over what is there before it cuts the rest off: that takes no room.
+fn say_pid(file: &mut File) -> io::Result<()> {
+    let pid = format!("{}\n", std::process::id());
+    file.rewind()?;
+    file.write_all(pid.as_bytes())?;
+    file.set_len(pid.len() as u64)
 }
 
 /// Holds the lock until the file is closed.

@@ -11,6 +11,7 @@ use storage::Home;
 use storage::check::{Changed, ProofVerdict, Report, Verification};
 use storage::disk::ReadOnlyDisk;
 use storage::filed::{is_filed_name, is_index_name};
+use storage::index::heads_stretch;
 use storage::journal::segment_start;
 use storage::proof::{Digest, read_public_key};
 
@@ -174,6 +175,7 @@ fn is_ours(name: &str) -> bool {
     name.ends_with(".new")
         || is_filed_name(name)
         || is_index_name(name)
+        || heads_stretch(name).is_some()
         || segment_start(name).is_some()
 }
 
