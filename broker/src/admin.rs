@@ -27,6 +27,7 @@ pub(crate) async fn serve(
         .route("/metrics", get(read_metrics))
         .route("/clock/confirm", post(confirm_clock))
         .merge(api::routes())
+        .fallback(nowhere)
         .with_state(status);
     let stopped = async move {
         let _ = stop.wait_for(|stop| *stop).await;
@@ -34,6 +35,12 @@ pub(crate) async fn serve(
     if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stopped).await {
         tracing::error!(%error, "the admin port ended");
     }
+}
+
+/// Whoever tries the port in a browser learns what there is.
+async fn nowhere() -> Response {
+    let there_is = "there is /healthz, /readyz, /metrics, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1\n";
+    (StatusCode::NOT_FOUND, there_is).into_response()
 }
 
 async fn healthz(State(status): Shared) -> Response {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
@@ -32,6 +32,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 const ADMIN_DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How often the store is asked whether it has stopped. It tells nobody by itself.
 const STORE_LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A start takes less as a rule. One that takes longer says each time that it is still at work.
+const STILL_OPENING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The server.
 #[derive(Debug)]
@@ -86,13 +89,18 @@ impl Broker {
         kafka_face.unpacked_bytes_max = kafka_face.unpacked_bytes_max.max(1);
         let format = KafkaFormat { unpacked_bytes_max: kafka_face.unpacked_bytes_max };
         let data = data_dir.clone();
+        let told_of = data_dir.display().to_string();
         let opening = tokio::task::spawn_blocking(move || {
-            let home = Home::take(&data_dir, new_cluster_id).context("open the data directory")?;
+            let mut home =
+                Home::begin(&data_dir, new_cluster_id).context("open the data directory")?;
+            home.expect_journal()?;
             engine.catalog = Some(home.catalog());
             let engine = open_engine(&home.journal(), engine, format)?;
+            home.settle().context("open the data directory")?;
             anyhow::Ok((home, engine))
         });
-        let (home, engine) = opening.await.context("open the data directory")??;
+        let opened = tell_while_it_opens(opening, &told_of, STILL_OPENING_INTERVAL).await;
+        let (home, engine) = opened.context("open the data directory")??;
         kafka_face.cluster_id = home.cluster_id().to_owned();
         let patience = kafka_face.moment_patience;
         let kafka = open_kafka(&engine, kafka_face)?;
@@ -124,6 +132,28 @@ impl Broker {
             housekeeping,
             home,
         })
+    }
+}
+
+/// Waits for `opening`; where that takes long, whoever watches learns that it goes on, and why.
+async fn tell_while_it_opens<T>(
+    mut opening: JoinHandle<T>,
+    data_dir: &str,
+    interval: Duration,
+) -> Result<T, tokio::task::JoinError> {
+    let begun = Instant::now();
+    loop {
+        match tokio::time::timeout(interval, &mut opening).await {
+            Ok(opened) => return opened,
+            Err(_) => {
+                let seconds = begun.elapsed().as_secs();
+                tracing::info!(
+                    data_dir,
+                    seconds,
+                    "still opening the data directory: what is not indexed in files is read, and indexes that were lost are made anew"
+                );
+            }
+        }
     }
 }
 

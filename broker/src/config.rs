@@ -100,7 +100,7 @@ impl Config {
                     load.config.warnings.push(format!("{origin}: {key} has no effect: {why}"));
                 }
                 Ok(Known::Refused(why)) => {
-                    let what = format!("{}: {why}", value.key);
+                    let what = value.origin.tell(&value.key, why);
                     problems.push(Problem { origin: value.origin, what });
                 }
                 Err(Unknown::Refused(what)) => {
@@ -178,7 +178,8 @@ impl Load {
                 }
             }
             Err(expected) => {
-                let what = format!("{name}: {:?} is no value for it; {expected}", given.value);
+                let what = format!("{:?} is no value for it; {expected}", given.value);
+                let what = given.origin.tell(name, &what);
                 self.problems.push(Problem { origin: given.origin.clone(), what });
             }
         }
@@ -333,16 +334,19 @@ fn kafka_name(name: &str) -> Option<Known> {
         .or_else(|| kafka::reason(kafka::WITHOUT_MEANING, name).map(Known::WithoutMeaning))
 }
 
-fn own_names() -> impl Iterator<Item = &'static str> {
+fn own_names() -> impl Iterator<Item = &'static str> + Clone {
     own::SETTINGS.iter().map(|row| row.key)
 }
 
-fn kafka_names() -> impl Iterator<Item = &'static str> {
+fn kafka_names() -> impl Iterator<Item = &'static str> + Clone {
     kafka::SETTINGS.iter().map(|row| row.name)
 }
 
-fn unknown(key: &str, names: impl Iterator<Item = &'static str>) -> Unknown {
-    Unknown::Refused(match nearest::nearest(key, names) {
+fn unknown(key: &str, names: impl Iterator<Item = &'static str> + Clone) -> Unknown {
+    // A topic's name for what is `log.*` here, or one of ours without its section.
+    let whole =
+        names.clone().find(|name| name.split_once('.').is_some_and(|(_, rest)| rest == key));
+    Unknown::Refused(match whole.or_else(|| nearest::nearest(key, names)) {
         Some(near) => format!("{key} is no setting; did you mean {near}?"),
         None => format!("{key} is no setting"),
     })

@@ -42,14 +42,13 @@ pub(crate) async fn take(
         }
     }
     let error = failed.unwrap_or_else(|| io::Error::other("the name has no address"));
-    let hint = hint(&error, option);
-    Err(anyhow::Error::new(error).context(doing()).context(hint))
+    Err(anyhow::anyhow!("{}: {error}; {}", doing(), hint(&error, option)))
 }
 
 fn hint(error: &io::Error, option: &str) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => format!(
-            "the port is taken: stop the process that has it, or give another with {option} (port 0 takes any free one)"
+            "stop the process that has the port, or give another with {option} (port 0 takes any free one)"
         ),
         io::ErrorKind::PermissionDenied => {
             format!("ports below 1024 are not for everybody: give another with {option}")

@@ -2,22 +2,27 @@
 
 use std::io::IsTerminal;
 
-use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
 /// The variable that says how much, such as `debug` or `info,compat_kafka=trace`.
 pub const VARIABLE: &str = "FREEZEFRAME_LOG";
-/// What is said if it is not set. The catalog's library tells of its inner life at this level.
-const DEFAULT: &str = "info,sled=warn";
+/// What a server says if it is not set.
+pub const SERVER: &str = "info";
 
-/// Starts it, for the whole process.
+/// Starts it, for the whole process. `default` is what is said if the variable is not set.
 ///
 /// # Errors
 /// The variable holds no filter.
-pub fn start() -> anyhow::Result<()> {
+pub fn start(default: &str) -> anyhow::Result<()> {
     let asked = std::env::var(VARIABLE).ok().filter(|asked| !asked.trim().is_empty());
-    let filter = EnvFilter::try_new(asked.as_deref().unwrap_or(DEFAULT)).with_context(|| {
-        format!("read variable {VARIABLE}: give a level, such as info or debug, or TARGET=LEVEL")
+    let asked = asked.as_deref().unwrap_or(default);
+    // The catalog's library tells of its inner life at every level: that has to be asked for by name.
+    let filter = EnvFilter::try_new(format!("sled=warn,{asked}"));
+    // The library's own words for what is wrong tell a person less.
+    let filter = filter.map_err(|_| {
+        anyhow::anyhow!(
+            "variable {VARIABLE}: {asked:?} is no value for it; give a level (error, warn, info, debug, trace), or TARGET=LEVEL, with commas between"
+        )
     })?;
     let is_terminal = std::io::stderr().is_terminal();
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

@@ -98,6 +98,7 @@ fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     let history = parts.engine.history_stats();
     for (name, help, count) in [
         ("segments_indexed", "Segments of the journal indexed in files", &history.indexed),
+        ("segments_proved", "Sealed segments of which a proof was written", &history.proved),
         ("parts_filed", "Stretches of the journal rewritten sorted by log", &history.filed),
         ("filed_bytes", "Bytes that filing wrote", &history.filed_bytes),
         ("files_removed", "Data files removed", &history.removed),

@@ -1,6 +1,8 @@
 //! The command line, from its top.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     cat, check, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins, plugins,
@@ -45,6 +47,31 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// Commands that ask no server.
+const WITHOUT_SERVER: [&str; 7] =
+    ["serve", "mount", "umount", "check", "inspect", "demo", "completions"];
+
+impl Cli {
+    /// What the words of a command line ask for.
+    pub(crate) fn read(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Cli, clap::Error> {
+        Cli::from_arg_matches(&command().try_get_matches_from(words)?)
+    }
+}
+
+/// The command line. `--bootstrap` is shown where it does something.
+pub(crate) fn command() -> clap::Command {
+    let command = Cli::command();
+    let bootstrap = command.get_arguments().find(|argument| argument.get_id() == "bootstrap");
+    let hidden = bootstrap.expect("it is declared above").clone().hide(true);
+    // A subcommand that has it does not get it once more.
+    command.mut_subcommands(|command| match WITHOUT_SERVER.contains(&command.get_name()) {
+        true => command.arg(&hidden),
+        false => command,
+    })
+}
+
 /// Every command. Each has a module of its name in `commands/`, with its arguments and its `run`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -87,13 +114,31 @@ pub(crate) enum Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_coherent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_that_ask_no_server_do_not_offer_to() {
+        let asks = |line: &str| {
+            let words = std::iter::once("freezeframe").chain(line.split(' ')).chain(["--help"]);
+            let help = Cli::read(words).unwrap_err().to_string();
+            help.contains("--bootstrap")
+        };
+        for line in WITHOUT_SERVER {
+            assert!(!asks(line), "{line}");
+        }
+        for line in ["topics", "topics create", "cat", "pins set", "groups seek"] {
+            assert!(asks(line), "{line}");
+        }
+        // A variable that is set for the others does no harm.
+        let words = ["freezeframe", "--bootstrap", "h:1", "check", "d"];
+        assert!(matches!(Cli::read(words).unwrap().command, Command::Check(_)));
+        let words = ["freezeframe", "topics", "--bootstrap", "h:1"];
+        assert_eq!(Cli::read(words).unwrap().bootstrap, "h:1");
     }
 
     #[test]
@@ -112,6 +157,8 @@ mod tests {
             "cat",
             "cut",
             "cut --at soon",
+            "cut --at now --patience 5000",
+            "cut --at now --patience 2m",
             "cut --at s5..s6",
             "diff",
             "diff s5 s6..s7",

@@ -9,8 +9,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 mod args;
 mod commands;
 mod moments;
@@ -24,7 +22,7 @@ mod tree_reading;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli = args::Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => output::report(&error),

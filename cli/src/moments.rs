@@ -2,6 +2,7 @@
 //! the same question can be put again.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use fileview::{PathError, ViewPath};
 use hlc::{Ask, Moment, MomentError, OsClock, SysTime, WallClock, parse_ask};
@@ -46,6 +47,34 @@ impl At {
         if self.was_relative {
             eprintln!("at {}", described(&self.ask));
         }
+    }
+}
+
+/// Reads a length of time.
+pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
+    const EXPECTED: &str = "give a number above 0 and its unit, such as 500ms, 30m, 12h, 7d or 4w";
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+    let units = [
+        ("ms", 1),
+        ("s", 1000),
+        ("m", 60 * 1000),
+        ("h", 60 * 60 * 1000),
+        ("d", DAY_MS),
+        ("w", 7 * DAY_MS),
+    ];
+    let read = |(unit, in_ms): (&str, u64)| {
+        let count: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+        count.checked_mul(in_ms).filter(|ms| *ms > 0).map(Duration::from_millis)
+    };
+    units.into_iter().find_map(read).ok_or_else(|| EXPECTED.to_owned())
+}
+
+/// Reads how long a server may wait for a moment: it waits no longer than a minute.
+pub(crate) fn parse_patience(text: &str) -> Result<Duration, String> {
+    let patience = parse_length(text)?;
+    match patience <= Duration::from_secs(60) {
+        true => Ok(patience),
+        false => Err("the server waits for 60s at most".to_owned()),
     }
 }
 
@@ -118,6 +147,22 @@ pub(crate) fn date(time: SysTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_length_of_time_has_a_unit_and_is_not_nothing() {
+        for (text, seconds) in
+            [("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("2 w", 1_209_600)]
+        {
+            assert_eq!(parse_length(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "7", "d", "0d", "-1d", "1.5h", "7x", "99999999999999999999w", "1y", "ä"] {
+            assert!(parse_length(text).is_err(), "{text}");
+        }
+        assert!(parse_length(&format!("{}w", u64::MAX)).is_err());
+        assert_eq!(parse_length("1500ms"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_patience("60s"), Ok(Duration::from_secs(60)));
+        assert!(parse_patience("61s").is_err() && parse_patience("5000").is_err());
+    }
 
     #[test]
     fn only_what_depends_on_when_and_where_it_is_said_is_announced() {

@@ -28,26 +28,31 @@ impl Output {
 
     /// Writes bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.writer.write_all(bytes)
+        self.writer.write_all(bytes).map_err(said)
     }
 
     /// Writes one JSON document and a newline.
     pub(crate) fn json(&mut self, document: &impl Serialize) -> anyhow::Result<()> {
-        serde_json::to_writer(&mut self.writer, document).map_err(io::Error::from)?;
-        Ok(self.writer.write_all(b"\n")?)
+        serde_json::to_writer(&mut self.writer, document).map_err(io::Error::from).map_err(said)?;
+        Ok(self.bytes(b"\n")?)
     }
 
     /// Writes a table: with frames on a terminal, as lines with tabs in a pipe.
     pub(crate) fn table(&mut self, table: &Table) -> io::Result<()> {
         let text =
             if self.is_terminal { table.framed(colours(&io::stdout())) } else { table.plain() };
-        self.writer.write_all(text.as_bytes())
+        self.bytes(text.as_bytes())
     }
 
     /// Writes out what is buffered.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.writer.flush().map_err(said)
     }
+}
+
+/// Why nothing more goes out. The kind stays: a closed pipe is looked for.
+fn said(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("write to standard output: {error}"))
 }
 
 /// Writes a list: one JSON document a line, or all of it as a table. An item is both.
@@ -91,8 +96,22 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     let label = if colours(&io::stderr()) { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
     // A closed standard error leaves nobody to tell.
-    let _ = writeln!(io::stderr(), "{label} {error:#}");
+    let _ = writeln!(io::stderr(), "{label} {}", told(error));
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+}
+
+/// What was being done, and why it failed. A cause that stands in what was said already is not said
+/// again.
+fn told(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if told.is_empty() {
+            told = cause;
+        } else if !told.contains(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -102,6 +121,15 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_names_its_causes_once_each() {
+        let error = anyhow::Error::from(io::Error::other("no room"));
+        let error = error.context("cannot write a: no room").context("do it");
+        assert_eq!(told(&error), "do it: cannot write a: no room");
+        let error = anyhow::anyhow!("why").context("what");
+        assert_eq!(told(&error), "what: why");
+    }
 
     #[test]
     fn a_closed_pipe_is_no_failure_and_other_errors_are() {

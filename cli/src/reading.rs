@@ -24,6 +24,8 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 /// How often in a row nothing may come of what a partition is said to hold.
 const EMPTY_IN_A_ROW_MAX: u32 = 10;
 const BATCH_BYTES_MAX: i32 = 100 << 20;
+/// How many partitions without a beginning are named.
+const GIVEN_UP_NAMED_MAX: usize = 3;
 
 /// A topic to read, found.
 pub(crate) struct Source {
@@ -109,7 +111,19 @@ impl Source {
             let end = ends.get(partition).copied().flatten().unwrap_or(start);
             (*partition, start..end)
         };
-        Ok(self.partitions.iter().map(bound).collect())
+        let bounds: Vec<_> = self.partitions.iter().map(bound).collect();
+        self.tell_given_up(path, &bounds);
+        Ok(bounds)
+    }
+
+    /// A moment begins where its partitions begin now: that the beginning is missing stands in no
+    /// record. (A window begins where its first moment ends, which tells nothing.)
+    fn tell_given_up(&self, path: &TypedPath, bounds: &[(i32, Range<i64>)]) {
+        let is_moment =
+            path.at.as_ref().is_some_and(|at| matches!(at.ask, Ask::At(Moment::Sys(_))));
+        if let Some(told) = given_up(&self.topic, bounds).filter(|_| is_moment) {
+            eprintln!("{told}");
+        }
     }
 
     /// A reader of these offsets.
@@ -165,6 +179,21 @@ impl Source {
             _ => anyhow::Error::new(error).context(doing),
         }
     }
+}
+
+/// Says which partitions have no beginning any more; the first few by name.
+fn given_up(topic: &str, bounds: &[(i32, Range<i64>)]) -> Option<String> {
+    let late = || bounds.iter().filter(|(_, offsets)| offsets.start > 0);
+    let named = late().take(GIVEN_UP_NAMED_MAX);
+    let named: Vec<String> = named
+        .map(|(partition, offsets)| format!("{topic}/{partition} begins at {}", offsets.start))
+        .collect();
+    let more = match late().count() - named.len() {
+        0 => String::new(),
+        more => format!(", and {more} more begin late"),
+    };
+    (!named.is_empty())
+        .then(|| format!("what came before was given up: {}{more}", named.join(", ")))
 }
 
 /// The topic as known at the moment's second part. If it has none, at the server's frontier, which
@@ -396,6 +425,18 @@ fn wider(options: &FetchOptions) -> anyhow::Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn partitions_that_have_no_beginning_any_more_are_told_and_a_few_named() {
+        let told = |starts: &[i64]| {
+            let bounds: Vec<_> = (0..).zip(starts.iter().map(|start| *start..9)).collect();
+            given_up("t", &bounds)
+        };
+        assert_eq!(told(&[0, 0]), None);
+        assert_eq!(told(&[0, 7]).unwrap(), "what came before was given up: t/1 begins at 7");
+        let many = told(&[1, 2, 3, 4, 5]).unwrap();
+        assert!(many.ends_with("t/2 begins at 3, and 2 more begin late"), "{many}");
+    }
 
     #[test]
     fn a_moment_of_user_time_is_pinned_to_what_was_known() {

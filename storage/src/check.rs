@@ -18,9 +18,9 @@ use std::sync::Arc;
 use hlc::Hlc;
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
-use crate::filed::{base_name, filed_name, index_name};
+use crate::filed::{base_name, filed_name, index_name, is_filed_name, is_index_name};
 use crate::history::{HistoryError, head_tables};
-use crate::index::BlockCache;
+use crate::index::{BlockCache, heads_stretch};
 use crate::journal::{
     Damage, FRAME_BYTES, Found, FoundFrame, FrameError, FrameReader, RecoverError,
     SEGMENT_HEADER_BYTES, SegmentHeader, segment_name, segment_start,
@@ -103,6 +103,28 @@ pub fn verify(
     progress: &mut dyn FnMut(u64),
 ) -> io::Result<Report> {
     run(disk, Some(Proofs::list(disk, keys)?), progress)
+}
+
+/// About how many bytes a check tells to have read in the end: those of data files and indexes, but
+/// for files that nothing names.
+///
+/// # Errors
+/// The disk fails.
+pub fn bytes_to_read(disk: &dyn Disk) -> io::Result<u64> {
+    let is_read =
+        |name: &String| segment_start(name).is_some() || is_filed_name(name) || is_soft(name);
+    let mut names: BTreeSet<String> = disk.list()?.into_iter().filter(is_read).collect();
+    // Without a manifest everything is read.
+    if let Ok(manifest) = Manifest::read(disk) {
+        for name in leftovers(disk, &manifest)? {
+            names.remove(&name);
+        }
+    }
+    names.iter().map(|name| disk.open(name)?.length()).sum()
+}
+
+fn is_soft(name: &str) -> bool {
+    is_index_name(name) || heads_stretch(name).is_some()
 }
 
 /// What should be in a file of frames.

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 pub use memory::{Fault, MemoryDisk};
-pub use read_only::open_read_only;
+pub use read_only::{ReadOnlyDisk, open_read_only};
 pub use real::RealDisk;
 
 /// The unit of writes around the page cache.

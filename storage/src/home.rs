@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use crate::timekeeper::BOUND_FILE;
+
 /// The version of the on-disk format that this code reads and writes.
 pub const FORMAT: u32 = 2;
 const IDENTITY_FILE: &str = "FREEZEFRAME";
@@ -14,7 +16,7 @@ const LOCK_FILE: &str = "LOCK";
 pub enum HomeError {
     /// Another process has it.
     #[error(
-        "data directory is in use by another process. directory={directory}, pid={pid}; stop that process, or give this one another --data-dir"
+        "data directory is in use by another process. directory={directory}, pid={pid}; stop that process, or use another directory"
     )]
     InUse {
         /// The directory.
@@ -41,13 +43,31 @@ pub enum HomeError {
         directory: PathBuf,
     },
     /// There is nothing there.
-    #[error("there is no freezeframe data directory here. directory={directory}")]
+    #[error(
+        "there is no freezeframe data directory here: it would hold a file FREEZEFRAME. directory={directory}"
+    )]
     Missing {
         /// The directory.
         directory: PathBuf,
     },
+    /// Its identity is not what was written.
+    #[error(
+        "the data directory's file FREEZEFRAME is damaged. directory={directory}; restore it from a backup: `format {FORMAT}` is its first line, `cluster` and a name its second"
+    )]
+    Identity {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// A server has served from it, and what it wrote is not there.
+    #[error(
+        "a server has used this data directory, and its journal is gone: journal/bound is missing or empty. directory={directory}; nothing was changed. Mount the journal if it has a file system of its own, or restore the whole directory from a backup; to begin anew, give another directory"
+    )]
+    NoJournal {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// The disk failed.
-    #[error("{doing}: {source}. directory={directory}")]
+    #[error("{doing}. directory={directory}")]
     Disk {
         /// The directory.
         directory: PathBuf,
@@ -63,7 +83,8 @@ pub enum HomeError {
 pub struct Home {
     directory: PathBuf,
     cluster_id: String,
-    _lock: File,
+    is_settled: bool,
+    _lock: Option<File>,
 }
 
 impl Home {
@@ -73,32 +94,110 @@ impl Home {
     /// # Errors
     /// [`HomeError`]; nothing was changed then.
     pub fn take(directory: &Path, cluster_id: impl FnOnce() -> String) -> Result<Home, HomeError> {
+        let mut home = Home::begin(directory, cluster_id)?;
+        home.settle()?;
+        Ok(home)
+    }
+
+    /// The same, but a new directory gets its identity only with [`Home::settle`]. One that has it,
+    /// has served or was about to; one whose first start was cut short is as good as new.
+    ///
+    /// # Errors
+    /// [`HomeError`]; nothing was changed then.
+    pub fn begin(directory: &Path, cluster_id: impl FnOnce() -> String) -> Result<Home, HomeError> {
         let disk = |doing| {
             move |source| HomeError::Disk { directory: directory.to_owned(), doing, source }
         };
-        fs::create_dir_all(directory).map_err(disk("make directory"))?;
+        fs::create_dir_all(directory).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                disk("make the data directory where a file is, or a link that leads nowhere")(error)
+            }
+            _ => disk("make the data directory")(error),
+        })?;
         let identity = directory.join(IDENTITY_FILE);
-        if !identity.exists() && !is_free(directory).map_err(disk("list directory"))? {
+        let is_there =
+            |path: &Path| path.try_exists().map_err(disk("look into the data directory"));
+        let is_settled = is_there(&identity)?;
+        let is_free = || is_free(directory).map_err(disk("list the data directory"));
+        if !is_settled && !is_there(&new(&identity))? && !is_free()? {
             return Err(HomeError::Foreign { directory: directory.to_owned() });
         }
-        let lock = lock(directory)?;
-        if !identity.exists() {
-            let text = format!("format {FORMAT}\ncluster {}\n", cluster_id());
-            write_durably(directory, &identity, &text).map_err(disk("write identity"))?;
-        }
-        let cluster_id = read_identity(directory, &identity)?;
-        Ok(Home { directory: directory.to_owned(), cluster_id, _lock: lock })
+        let lock = Some(lock(directory)?);
+        let cluster_id = if is_settled {
+            read_identity(directory, &identity)?
+        } else {
+            let cluster_id = cluster_id();
+            let text = format!("format {FORMAT}\ncluster {cluster_id}\n");
+            write_new(&identity, &text).map_err(disk("write the identity"))?;
+            cluster_id
+        };
+        Ok(Home { directory: directory.to_owned(), cluster_id, is_settled, _lock: lock })
     }
 
-    /// Takes a data directory that is there.
+    /// Gives a new directory its identity: from now on the journal has to be there.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn settle(&mut self) -> Result<(), HomeError> {
+        if !self.is_settled {
+            let identity = self.directory.join(IDENTITY_FILE);
+            settle(&self.directory, &identity).map_err(|source| HomeError::Disk {
+                directory: self.directory.clone(),
+                doing: "write the identity",
+                source,
+            })?;
+            self.is_settled = true;
+        }
+        Ok(())
+    }
+
+    /// Whether a directory that has its identity has a journal too. The bound is on stable storage
+    /// before anything is promised to anybody; without it, what was written here is gone, and a
+    /// server would begin an empty history under the old name.
+    ///
+    /// # Errors
+    /// [`HomeError::NoJournal`].
+    pub fn expect_journal(&self) -> Result<(), HomeError> {
+        // Where there is anything else, recovery says better what is missing.
+        let is_nothing = |entry: &fs::DirEntry| {
+            entry.file_name() == BOUND_FILE && entry.metadata().is_ok_and(|bound| bound.len() == 0)
+        };
+        let is_gone = match fs::read_dir(self.journal()) {
+            Ok(entries) => entries.flatten().all(|entry| is_nothing(&entry)),
+            Err(error) => is_absent(&error),
+        };
+        match self.is_settled && is_gone {
+            true => Err(HomeError::NoJournal { directory: self.directory.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes a data directory that is there, to look at it: nothing in it is changed, so it may lie on
+    /// a read-only file system. No server can take it meanwhile.
     ///
     /// # Errors
     /// [`HomeError`].
     pub fn take_existing(directory: &Path) -> Result<Home, HomeError> {
-        if !directory.join(IDENTITY_FILE).exists() {
-            return Err(HomeError::Missing { directory: directory.to_owned() });
+        let disk = |doing| {
+            move |source| HomeError::Disk { directory: directory.to_owned(), doing, source }
+        };
+        let identity = directory.join(IDENTITY_FILE);
+        match fs::metadata(&identity) {
+            Ok(_) => {}
+            Err(error) if is_absent(&error) => {
+                return Err(HomeError::Missing { directory: directory.to_owned() });
+            }
+            Err(error) => return Err(disk("look into the data directory")(error)),
         }
-        Home::take(directory, String::new)
+        let lock = match File::open(directory.join(LOCK_FILE)) {
+            Ok(file) => Some(hold(directory, file)?),
+            // A backup may have left it out.
+            Err(error) if is_absent(&error) => None,
+            Err(error) => return Err(disk("lock the data directory")(error)),
+        };
+        let cluster_id = read_identity(directory, &identity)?;
+        let directory = directory.to_owned();
+        Ok(Home { directory, cluster_id, is_settled: true, _lock: lock })
     }
 
     /// The directory of the journal.
@@ -128,25 +227,21 @@ fn is_free(directory: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 fn lock(directory: &Path) -> Result<File, HomeError> {
-    let disk = |source| HomeError::Disk { directory: directory.to_owned(), doing: "lock", source };
-    let mut file = OpenOptions::new()
+    let doing = "lock the data directory";
+    let disk = |source| HomeError::Disk { directory: directory.to_owned(), doing, source };
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .open(directory.join(LOCK_FILE))
         .map_err(disk)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(fs::TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
-            let (directory, pid) = (directory.to_owned(), pid.trim().to_owned());
-            return Err(HomeError::InUse { directory, pid });
-        }
-        Err(fs::TryLockError::Error(source)) => return Err(disk(source)),
-    }
+    let mut file = hold(directory, file)?;
     // The lock counts, and not what the file says: a full disk may have no room for that.
     let _ = say_pid(&mut file);
     Ok(file)
@@ -160,27 +255,53 @@ fn say_pid(file: &mut File) -> io::Result<()> {
     file.set_len(pid.len() as u64)
 }
 
-fn write_durably(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+/// Holds the lock until the file is closed.
+fn hold(directory: &Path, mut file: File) -> Result<File, HomeError> {
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let (directory, pid) = (directory.to_owned(), pid.trim().to_owned());
+            Err(HomeError::InUse { directory, pid })
+        }
+        Err(fs::TryLockError::Error(source)) => Err(HomeError::Disk {
+            directory: directory.to_owned(),
+            doing: "lock the data directory",
+            source,
+        }),
+    }
+}
+
+/// The identity under the name that it has until it is settled.
+fn new(identity: &Path) -> PathBuf {
+    identity.with_extension("new")
+}
+
+fn write_new(identity: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create(new(identity))?;
     file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
+    file.sync_all()
+}
+
+fn settle(directory: &Path, identity: &Path) -> io::Result<()> {
+    fs::rename(new(identity), identity)?;
     File::open(directory)?.sync_all()
 }
 
 fn read_identity(directory: &Path, identity: &Path) -> Result<String, HomeError> {
-    let disk = |source| HomeError::Disk {
-        directory: directory.to_owned(),
-        doing: "read identity",
+    let directory = || directory.to_owned();
+    let bytes = fs::read(identity).map_err(|source| HomeError::Disk {
+        directory: directory(),
+        doing: "read the identity",
         source,
-    };
-    let text = fs::read_to_string(identity).map_err(disk)?;
+    })?;
+    let damaged = || HomeError::Identity { directory: directory() };
+    let text = String::from_utf8(bytes).map_err(|_| damaged())?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-    let found = field("format ").unwrap_or("unknown").trim();
+    let found = field("format ").ok_or_else(damaged)?;
     if found != FORMAT.to_string() {
-        let (directory, found) = (directory.to_owned(), found.to_owned());
-        return Err(HomeError::Version { directory, found });
+        return Err(HomeError::Version { directory: directory(), found: found.to_owned() });
     }
-    Ok(field("cluster ").unwrap_or_default().trim().to_owned())
+    field("cluster ").filter(|id| !id.is_empty()).map(str::to_owned).ok_or_else(damaged)
 }

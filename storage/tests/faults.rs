@@ -630,13 +630,64 @@ fn a_data_directory_is_used_by_one_process_at_a_time() {
 fn a_data_directory_of_another_version_is_refused() {
     let directory = TempDir::new("version");
     drop(Home::take(directory.path(), || "c1".to_owned()).unwrap());
-    for (text, found) in [("format 1\ncluster c1\n", "1"), ("", "unknown"), ("\0\0\0", "unknown")] {
-        fs::write(directory.path().join("FREEZEFRAME"), text).unwrap();
-        match Home::take(directory.path(), String::new) {
-            Err(HomeError::Version { found: told, .. }) => assert_eq!(told, found),
-            other => panic!("{other:?}"),
+    fs::write(directory.path().join("FREEZEFRAME"), "format 1\ncluster c1\n").unwrap();
+    match Home::take(directory.path(), String::new) {
+        Err(HomeError::Version { found, .. }) => assert_eq!(found, "1"),
+        other => panic!("{other:?}"),
+    }
+    for damaged in [&b""[..], b"\0\0\0", b"\xff\xfe", b"format 2\n", b"format 2\ncluster \n"] {
+        fs::write(directory.path().join("FREEZEFRAME"), damaged).unwrap();
+        for taken in
+            [Home::take(directory.path(), String::new), Home::take_existing(directory.path())]
+        {
+            assert!(matches!(taken, Err(HomeError::Identity { .. })), "{taken:?}");
         }
     }
+}
+
+#[test]
+fn a_directory_has_its_identity_only_once_its_first_start_is_done_and_its_journal_from_then_on() {
+    let directory = TempDir::new("settled");
+    let identity = directory.path().join("FREEZEFRAME");
+    let journal = directory.path().join("journal");
+    let home = Home::begin(directory.path(), || "c1".to_owned()).unwrap();
+    fs::create_dir(&journal).unwrap();
+    home.expect_journal().unwrap();
+    drop(home);
+    assert!(!identity.exists(), "its first start was cut short");
+    let mut home = Home::begin(directory.path(), || "c2".to_owned()).unwrap();
+    home.expect_journal().unwrap();
+    fs::write(journal.join("bound"), [0; 8]).unwrap();
+    home.settle().unwrap();
+    drop(home);
+    let begun = || Home::begin(directory.path(), || "c3".to_owned()).unwrap();
+    assert_eq!(begun().cluster_id(), "c2");
+    begun().expect_journal().unwrap();
+    let lost = |how: &str| {
+        let error = begun().expect_journal().unwrap_err();
+        assert!(matches!(error, HomeError::NoJournal { .. }), "{how}: {error}");
+    };
+    fs::write(journal.join("bound"), []).unwrap();
+    lost("an empty bound alone");
+    fs::remove_file(journal.join("bound")).unwrap();
+    lost("an empty journal");
+    fs::remove_dir(&journal).unwrap();
+    lost("no journal");
+}
+
+#[test]
+fn a_directory_is_looked_at_without_a_change_to_it_and_no_server_takes_it_meanwhile() {
+    let directory = TempDir::new("looked-at");
+    drop(Home::take(directory.path(), || "c1".to_owned()).unwrap());
+    fs::write(directory.path().join("LOCK"), "17\n").unwrap();
+    let looking = Home::take_existing(directory.path()).unwrap();
+    let error = Home::take(directory.path(), String::new).unwrap_err();
+    assert!(matches!(error, HomeError::InUse { .. }), "{error}");
+    drop(looking);
+    assert_eq!(fs::read(directory.path().join("LOCK")).unwrap(), b"17\n");
+    fs::remove_file(directory.path().join("LOCK")).unwrap();
+    Home::take_existing(directory.path()).unwrap();
+    assert!(!directory.path().join("LOCK").exists());
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn what_cannot_be_set_is_said_in_a_sentence() {
     let seek = |group: &'static str, at: &str, code: i32, words: &[&str]| {
         shell.fails(&["groups", "seek", group, "--at", at], code, words);
     };
-    seek("none", &now, 1, &["has committed nothing", "name the topics"]);
+    seek("none", &now, 1, &["has committed nothing", "with --topic"]);
     seek("none", "soon", 2, &["not a time"]);
     seek("none", "s5..s6", 2, &["one moment"]);
     let restore = ["groups", "restore", "none", "--at", &now];

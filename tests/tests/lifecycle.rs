@@ -202,7 +202,7 @@ fn a_data_directory_that_is_in_use_names_who_uses_it() {
     let data = Directory::new();
     let mut server = Server::start(data.path(), &[]).expect("it starts");
     let ended = serve(data.path(), &[]);
-    must_be_refused(&ended, &["in use", &format!("pid={}", server.pid()), "--data-dir"]);
+    must_be_refused(&ended, &["in use", &format!("pid={}", server.pid()), "use another directory"]);
     let check = run(&["check", data.path().to_str().expect("text")], "");
     must_be_refused(&check, &["in use", &format!("pid={}", server.pid())]);
     assert!(server.is_running());
@@ -240,7 +240,7 @@ fn a_port_that_is_taken_says_which_and_how_to_choose_another() {
         let given = ["serve", "--data-dir", data.path().to_str().expect("text")];
         let other = if option == "--kafka" { "--http" } else { "--kafka" };
         let ended = run(&[&given[..], &[option, &address, other, "127.0.0.1:0"]].concat(), "");
-        must_be_refused(&ended, &["the port is taken", &address, option]);
+        must_be_refused(&ended, &["stop the process that has the port", &address, option]);
     }
 }
 

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use compat_kafka::Address;
@@ -109,6 +110,8 @@ async fn the_clock_is_confirmed_by_operators_and_not_by_web_pages() {
     let answer = ask(&running, "POST", "/clock/confirm", header).await;
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     assert!(ask(&running, "GET", "/clock/confirm", "").await.starts_with("HTTP/1.1 405"));
+    let answer = ask(&running, "GET", "/", "").await;
+    assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("/metrics"), "{answer}");
     running.close("the test ends").await;
 }
 
@@ -118,8 +121,61 @@ async fn a_directory_is_used_by_one_server_at_a_time() {
     let running = Broker::start(config(&directory)).await.unwrap();
     let error = format!("{:#}", Broker::start(config(&directory)).await.unwrap_err());
     assert!(error.contains("in use by another process"), "{error}");
-    assert!(error.contains("--data-dir"), "{error}");
+    assert!(error.contains("use another directory"), "{error}");
     running.close("the test ends").await;
+}
+
+#[tokio::test]
+async fn every_metric_is_in_the_manual_and_everything_in_the_manual_is_a_metric() {
+    let directory = Directory::new("metrics");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    let mut client = client(&running).await;
+    api_versions(&mut client).await;
+    let page = ask(&running, "GET", "/metrics", "").await;
+    let told: BTreeSet<String> = page
+        .lines()
+        .filter(|line| line.starts_with("freezeframe_") || line.starts_with("process_"))
+        .map(|line| line.split(['{', ' ']).next().unwrap().to_owned())
+        .collect();
+    let manual = include_str!("../../../docs/OPERATING.md");
+    let documented: BTreeSet<String> = manual
+        .lines()
+        .filter(|line| line.starts_with("| `freezeframe_") || line.starts_with("| `process_"))
+        .flat_map(|line| line.split('|').nth(1).unwrap().split(',').collect::<Vec<_>>())
+        .map(|name| name.trim().trim_matches('`').trim_end_matches("{api=…}").to_owned())
+        .collect();
+    assert_eq!(told, documented);
+    running.close("the test ends").await;
+}
+
+#[tokio::test]
+async fn a_server_whose_journal_is_gone_does_not_begin_an_empty_history() {
+    let directory = Directory::new("gone");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    running.close("the test ends").await;
+    for is_made_anew in [false, true] {
+        std::fs::remove_dir_all(directory.0.join("journal")).unwrap();
+        if is_made_anew {
+            // As where its file system is not mounted.
+            std::fs::create_dir(directory.0.join("journal")).unwrap();
+        }
+        let error = format!("{:#}", Broker::start(config(&directory)).await.unwrap_err());
+        assert!(error.contains("its journal is gone"), "{error}");
+        assert!(!directory.0.join("journal/bound").exists(), "nothing was changed");
+        std::fs::create_dir_all(directory.0.join("journal")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_first_start_that_was_cut_short_is_begun_again() {
+    let directory = Directory::new("first");
+    std::fs::create_dir_all(directory.0.join("journal")).unwrap();
+    std::fs::write(directory.0.join("journal/bound"), b"").unwrap();
+    std::fs::write(directory.0.join("FREEZEFRAME.new"), b"form").unwrap();
+    let running = Broker::start(config(&directory)).await.unwrap();
+    running.close("the test ends").await;
+    assert!(directory.0.join("FREEZEFRAME").exists());
+    Broker::start(config(&directory)).await.unwrap().close("the test ends").await;
 }
 
 #[tokio::test]

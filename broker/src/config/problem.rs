@@ -21,6 +21,16 @@ pub enum Origin {
     Set(String),
 }
 
+impl Origin {
+    /// What is to be said of the setting `name`, once with its name.
+    pub(super) fn tell(&self, name: &str, what: &str) -> String {
+        match self {
+            Origin::Set(key) if key == name => what.to_owned(),
+            _ => format!("{name}: {what}"),
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -164,10 +164,21 @@ fn all_problems_are_told_at_once_each_with_its_place() {
         "variable FREEZEFRAME_HTTPP: it is no setting's; did you mean FREEZEFRAME_HTTP?".to_owned(),
         "variable FREEZEFRAME_KAFKA_NODE_ID: node.id: \"-1\" is no value for it; give a whole number from 0 to 2147483647".to_owned(),
         "--kafka: server.kafka: \"9092\" is no value for it; give HOST:PORT, such as 127.0.0.1:9092 (port 0 takes any free one), or off".to_owned(),
-        "--set log.retention.ms: log.retention.ms: \"soon\" is no value for it; give a whole number, -1 or more".to_owned(),
+        "--set log.retention.ms: \"soon\" is no value for it; give a whole number, -1 or more".to_owned(),
     ];
     expected.sort();
     assert_eq!(found, expected);
+}
+
+#[test]
+fn a_name_without_its_front_is_told_whole() {
+    let told = |key: &str| {
+        let set = vec![(key.to_owned(), "1".to_owned())];
+        problems(&Sources { set, ..Sources::default() }).remove(0)
+    };
+    assert!(told("retention.ms").ends_with("did you mean log.retention.ms?"));
+    assert!(told("tail-bytes").ends_with("did you mean storage.tail-bytes?"));
+    assert!(told("ms").ends_with("ms is no setting"), "{}", told("ms"));
 }
 
 #[test]

@@ -1,23 +1,27 @@
 //! `freezeframe check DIR`: reads a data directory from end to end.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use storage::Home;
 use storage::check::{Changed, ProofVerdict, Report, Verification};
-use storage::disk::RealDisk;
+use storage::disk::ReadOnlyDisk;
 use storage::filed::{is_filed_name, is_index_name};
+use storage::index::heads_stretch;
 use storage::journal::segment_start;
 use storage::proof::{Digest, read_public_key};
 
 use super::topics::stamp_date;
 use crate::output::Output;
 use crate::table::Table;
+
+/// What is said of files that nothing names.
+const REMOVED: &str = "left over, and removed at the next start";
+const FOREIGN: &str = "no file of a journal, and left alone";
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -69,7 +73,7 @@ struct Checked<'a> {
     last_ms: Option<u64>,
     clean: bool,
     torn_bytes: u64,
-    /// Files that nothing names; no problem.
+    /// Files that nothing names any more; no problem.
     leftovers: &'a [String],
     problems: &'a [String],
     /// Problems beyond those that are listed.
@@ -120,12 +124,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let keys = args.public_key.iter().map(|path| read_public_key(path));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
     let home = Home::take_existing(&args.directory)?;
-    let journal = home.journal();
-    if !journal.is_dir() {
-        bail!("there is no journal yet: no server has ever run in {}", args.directory.display());
-    }
-    let disk = RealDisk::open(&journal).context("open the journal")?;
-    let bar = progress_bar(bytes_to_read(&journal).context("list the journal")?);
+    home.expect_journal()?;
+    let disk = ReadOnlyDisk::new(&home.journal());
+    let length = storage::check::bytes_to_read(&disk).context("list the journal")?;
+    let bar = progress_bar(length);
     let progress = &mut |bytes: u64| bar.set_position(bytes);
     let checked = match args.verify {
         true => storage::check::verify(&disk, &keys, progress),
@@ -133,54 +135,55 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     bar.finish_and_clear();
     let report = checked.context("read the journal")?;
-    let mut output = Output::lock();
-    if args.json {
-        output.json(&Checked::of(&report))?;
-    } else {
-        output.table(&table(&report))?;
-        if let Some(verification) = &report.verification {
-            for line in remarks(verification) {
-                output.bytes(line.as_bytes())?;
-            }
-        }
-        for leftover in &report.leftovers {
-            let line = format!("nothing names this file, and so it was not read: {leftover}\n");
-            output.bytes(line.as_bytes())?;
-        }
-        for problem in &report.problems {
-            output.bytes(format!("problem: {problem}\n").as_bytes())?;
-        }
-        if report.problems_left_off > 0 {
-            let more = format!("problem: and {} more\n", report.problems_left_off);
-            output.bytes(more.as_bytes())?;
-        }
-    }
-    output.flush()?;
+    let printed = print(&report, args.json);
+    // Whoever closed the pipe early asked none the less whether all is well.
     match report.problems.len() as u64 + report.problems_left_off {
-        0 => Ok(()),
+        0 => printed,
         1 => bail!("{} has a problem", args.directory.display()),
         count => bail!("{} has {count} problems", args.directory.display()),
     }
 }
 
-/// About how many bytes there are to be read.
-fn bytes_to_read(journal: &Path) -> std::io::Result<u64> {
-    let mut bytes = 0;
-    for entry in fs::read_dir(journal)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if segment_start(&name).is_some() || is_filed_name(&name) || is_index_name(&name) {
-            bytes += entry.metadata()?.len();
+fn print(report: &Report, json: bool) -> anyhow::Result<()> {
+    let mut output = Output::lock();
+    if json {
+        output.json(&Checked::of(report))?;
+        return Ok(output.flush()?);
+    }
+    output.table(&table(report))?;
+    if let Some(verification) = &report.verification {
+        for line in remarks(verification) {
+            output.bytes(line.as_bytes())?;
         }
     }
-    Ok(bytes)
+    for leftover in &report.leftovers {
+        let what = if is_ours(leftover) { REMOVED } else { FOREIGN };
+        output.bytes(format!("{what}: {leftover}\n").as_bytes())?;
+    }
+    for problem in &report.problems {
+        output.bytes(format!("problem: {problem}\n").as_bytes())?;
+    }
+    if report.problems_left_off > 0 {
+        let more = format!("problem: and {} more\n", report.problems_left_off);
+        output.bytes(more.as_bytes())?;
+    }
+    Ok(output.flush()?)
+}
+
+/// Whether a file that nothing names is one that a server has left.
+fn is_ours(name: &str) -> bool {
+    name.ends_with(".new")
+        || is_filed_name(name)
+        || is_index_name(name)
+        || heads_stretch(name).is_some()
+        || segment_start(name).is_some()
 }
 
 fn progress_bar(length: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
     let style = ProgressStyle::with_template(style).expect("a template that a test draws");
     ProgressBar::new(length).with_style(style)
 }
@@ -324,7 +327,10 @@ fn table(report: &Report) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use hlc::{Hlc, SysTime, UserTime};
+    use storage::disk::RealDisk;
     use storage::journal::{Frame, SegmentHeader, segment_name};
     use storage::proof::{SigningKey, chain_before, write_proof};
     use storage::timekeeper::Bound;
@@ -334,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_progress_bar_s_template_is_one() {
-        let style = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        let style = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
         assert!(ProgressStyle::with_template(style).is_ok());
         assert!(progress_bar(1).is_hidden() || std::io::stderr().is_terminal());
     }
@@ -460,6 +466,28 @@ mod tests {
         assert!(error.contains("no Ed25519 public key"), "{error}");
         let signer = &made.checked()["verified"]["proofs"][0]["signed_by"];
         assert!(signer.as_str().unwrap().starts_with("ea4a6c63e29c520a"), "{signer}");
+    }
+
+    #[test]
+    fn a_check_changes_nothing_and_a_journal_that_is_gone_is_not_whole() {
+        let made = Made::new("gone", None);
+        let lock = made.0.join("LOCK");
+        fs::write(&lock, "17\n").unwrap();
+        let times = || {
+            let files = fs::read_dir(made.0.join("journal")).unwrap().flatten();
+            let mut times: Vec<_> = files
+                .map(|file| (file.file_name(), file.metadata().unwrap().modified().unwrap()))
+                .collect();
+            times.sort();
+            times
+        };
+        let before = times();
+        run(&made.args(Vec::new())).unwrap();
+        assert_eq!((times(), fs::read(&lock).unwrap()), (before, b"17\n".to_vec()));
+        fs::remove_dir_all(made.0.join("journal")).unwrap();
+        let error = run(&made.args(Vec::new())).unwrap_err().to_string();
+        assert!(error.contains("its journal is gone"), "{error}");
+        assert!(!made.0.join("journal").exists());
     }
 
     #[test]

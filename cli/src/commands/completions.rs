@@ -1,9 +1,8 @@
 //! `freezeframe completions SHELL`.
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::args::command;
 use crate::output::Output;
 
 /// Arguments of `completions`.
@@ -21,7 +20,7 @@ pub(crate) struct Args {
 /// Prints the script.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "freezeframe", &mut script);
+    clap_complete::generate(args.shell, &mut command(), "freezeframe", &mut script);
     let mut output = Output::lock();
     output.bytes(&script)?;
     Ok(output.flush()?)

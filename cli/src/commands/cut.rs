@@ -6,7 +6,7 @@ use anyhow::Context;
 use client::history::When;
 
 use super::Server;
-use crate::moments::{At, described};
+use crate::moments::{At, described, parse_patience};
 use crate::output::Output;
 use crate::table::Table;
 
@@ -37,9 +37,9 @@ pub(crate) struct Args {
     /// What to do about a moment that is not yet final.
     #[arg(long, value_enum, default_value = "wait")]
     when: WhenArg,
-    /// How long the server may wait, in milliseconds.
-    #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=600_000))]
-    patience_ms: u64,
+    /// How long the server may wait: 60s at most.
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
+    patience: Duration,
     /// One line of JSON.
     #[arg(long)]
     json: bool,
@@ -66,9 +66,8 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     };
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
     let moment = args.at.moment();
-    let patience = Duration::from_millis(args.patience_ms);
     let cut = client
-        .cut(&moment, topics, when, patience)
+        .cut(&moment, topics, when, args.patience)
         .await
         .with_context(|| format!("cut at {moment}"))?;
     let mut output = Output::lock();

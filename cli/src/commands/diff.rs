@@ -8,7 +8,7 @@ use hlc::{Ask, Moment, SysTime};
 
 use super::Server;
 use super::topics::{parse_topic, stamp_date};
-use crate::moments::{At, date, described};
+use crate::moments::{At, date, described, parse_patience};
 use crate::output::{Output, UsageError};
 use crate::table::Table;
 
@@ -38,9 +38,9 @@ pub(crate) struct Args {
     /// Only this kind of change. May be given more than once.
     #[arg(long, value_enum, value_name = "KIND")]
     only: Vec<Only>,
-    /// How long the server may wait for the later moment, in milliseconds.
-    #[arg(long, default_value_t = 5000, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=600_000))]
-    patience_ms: u64,
+    /// How long the server may wait for the later moment: 60s at most.
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_patience)]
+    patience: Duration,
     /// One JSON object a change and line.
     #[arg(long)]
     json: bool,
@@ -82,7 +82,6 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
     let only: Vec<Section> = args.only.iter().copied().map(Section::from).collect();
     let only = (!only.is_empty()).then_some(&only[..]);
-    let patience = Duration::from_millis(args.patience_ms);
     let mut after: Option<String> = None;
     loop {
         let ask = DiffAsk {
@@ -91,7 +90,7 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
             topics,
             only,
             when: When::Wait,
-            patience,
+            patience: args.patience,
             after: after.as_deref(),
         };
         let page = client.diff(&ask).await.with_context(|| format!("diff {from} {until}"))?;

@@ -208,8 +208,20 @@ fn recognise(path: &Path) -> anyhow::Result<(&'static Kind, Inspected)> {
     };
     match by_name.or_else(|| KINDS.iter().find(begins)) {
         Some(kind) => Ok((kind, inspected)),
+        None if is_of_catalog(path) => bail!(
+            "{} belongs to the catalog, whose files are its own: it is made anew from the journal if it is lost",
+            path.display()
+        ),
         None => bail!("{} is no file of a freezeframe data directory", path.display()),
     }
+}
+
+fn is_of_catalog(path: &Path) -> bool {
+    let directories = path.ancestors().skip(1);
+    directories.into_iter().any(|directory| {
+        directory.file_name().is_some_and(|name| name == "catalog")
+            && directory.parent().is_some_and(|home| home.join("FREEZEFRAME").exists())
+    })
 }
 
 /// Where it is printed, and how.

@@ -50,10 +50,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
 
 /// What every client command has around it. A server sets these up in its own way.
 fn as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .init();
+    broker::logging::start("error")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

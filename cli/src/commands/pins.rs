@@ -9,7 +9,7 @@ use hlc::{Moment, SysTime};
 
 use super::Server;
 use super::topics::{parse_topic, stamp_date};
-use crate::moments::{At, date};
+use crate::moments::{At, date, parse_length};
 use crate::output;
 
 /// Arguments of `pins`.
@@ -69,7 +69,7 @@ struct Set {
     /// The moment, by system time.
     #[arg(long, value_parser = parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: At,
-    /// For how long from now: a number and s, m, h, d or w.
+    /// For how long from now: a number and its unit: ms, s, m, h, d or w.
     #[arg(long = "for", value_parser = parse_length, value_name = "TIME")]
     kept_for: Duration,
     /// Only this topic. May be given more than once.
@@ -90,17 +90,6 @@ fn parse_system_moment(text: &str) -> Result<At, String> {
         Moment::Sys(_) => Ok(at),
         Moment::User { .. } => Err("a pin is at a moment of system time (s…)".to_owned()),
     }
-}
-
-/// Reads a length of time.
-fn parse_length(text: &str) -> Result<Duration, String> {
-    const EXPECTED: &str = "give a number above 0 and its unit, such as 30m, 12h, 7d or 4w";
-    let units = [("s", 1), ("m", 60), ("h", 60 * 60), ("d", 86_400), ("w", 7 * 86_400)];
-    let read = |(unit, seconds): (&str, u64)| {
-        let count: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
-        count.checked_mul(seconds).filter(|seconds| *seconds > 0).map(Duration::from_secs)
-    };
-    units.into_iter().find_map(read).ok_or_else(|| EXPECTED.to_owned())
 }
 
 /// Does what was asked about pins.
@@ -150,22 +139,4 @@ async fn remove(client: &mut Client, args: &Remove) -> anyhow::Result<()> {
         eprintln!("removed {name}");
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_length_of_time_has_a_unit_and_is_not_nothing() {
-        for (text, seconds) in
-            [("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("2 w", 1_209_600)]
-        {
-            assert_eq!(parse_length(text), Ok(Duration::from_secs(seconds)), "{text}");
-        }
-        for text in ["", "7", "d", "0d", "-1d", "1.5h", "7x", "99999999999999999999w", "1y", "ä"] {
-            assert!(parse_length(text).is_err(), "{text}");
-        }
-        assert!(parse_length(&format!("{}w", u64::MAX)).is_err());
-    }
 }

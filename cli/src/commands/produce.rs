@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use client::{Acks, Client, partition_of_key};
+use client::{Acks, Client, ClientError, partition_of_key};
 use fileview::RecordLine;
 use hlc::{OsClock, WallClock};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
@@ -92,7 +92,14 @@ fn parse_separator(text: &str) -> Result<String, String> {
 /// Sends what comes on standard input.
 pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     let mut client = server.connect().await?;
-    let partitions = client.topic(&args.topic).await?.partitions.len();
+    let topic = match client.topic(&args.topic).await {
+        // A slip in a name would otherwise make a topic.
+        Err(error @ ClientError::UnknownTopic(_)) => {
+            bail!("{error}; make it with: freezeframe topics create {}", args.topic)
+        }
+        found => found?,
+    };
+    let partitions = topic.partitions.len();
     let partitions = i32::try_from(partitions).context("count partitions")?;
     let mut producer = Producer::new(&args, partitions)?;
     let mut chunks = read_input();

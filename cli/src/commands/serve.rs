@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Accepted, and not served by this version [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     zookeeper: Option<String>,
-    /// Where to answer operators: /healthz, /readyz, /metrics, /clock/confirm [default: off]
+    /// Where to answer operators: /healthz, /readyz, /metrics, /clock/confirm, /v1 [default: off]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// Mount the tree of topics and files at an empty directory. May be given more than once
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// Settings, in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A broker's setting, by its Kafka name. May be given more than once
+    /// Any setting, ours (storage.tail-bytes) or Kafka's (num.partitions). May be given more than once
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_set)]
     set: Vec<(String, String)>,
     /// End, in order, when standard input does: whoever holds its other end has ended then
@@ -85,7 +85,7 @@ fn parse_set(text: &str) -> Result<(String, String), String> {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let end_with_input = args.end_with_input;
     let config = Config::load(&args.into_sources(std::env::vars_os().collect()))?;
-    broker::logging::start()?;
+    broker::logging::start(broker::logging::SERVER)?;
     if end_with_input {
         let thread = std::thread::Builder::new().name("input".to_owned());
         thread.spawn(wait_for_the_inputs_end).context("watch standard input")?;

@@ -101,6 +101,10 @@ impl DiskFile for HangingFile {
         self.file.truncate(length)
     }
 
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        self.file.allocate(length)
+    }
+
     fn punch(&self, range: std::ops::Range<u64>) -> io::Result<()> {
         self.file.punch(range)
     }

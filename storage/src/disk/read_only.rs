@@ -1,13 +1,51 @@
-//! One file of the machine's file system, for looking at it only: also while a server uses it.
+//! What is on the machine's file system, for looking at it only: also where it cannot be changed.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::DiskFile;
 use super::real::read_at;
+use super::{Disk, DiskFile};
+
+/// A directory of the machine's file system, to be read. What would change it fails.
+#[derive(Debug)]
+pub struct ReadOnlyDisk(PathBuf);
+
+impl ReadOnlyDisk {
+    /// The directory `directory`.
+    pub fn new(directory: &Path) -> ReadOnlyDisk {
+        ReadOnlyDisk(directory.to_owned())
+    }
+}
+
+impl Disk for ReadOnlyDisk {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        open_read_only(&self.0.join(name))
+    }
+
+    fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+        refused()
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        names.filter_map(Result::transpose).collect()
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        refused()
+    }
+}
 
 /// Opens a file to be read. What would change it fails.
 ///

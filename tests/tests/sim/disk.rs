@@ -105,6 +105,10 @@ impl DiskFile for SimFile {
         self.file.truncate(length)
     }
 
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        self.file.allocate(length)
+    }
+
     fn punch(&self, range: Range<u64>) -> io::Result<()> {
         self.file.punch(range)
     }

@@ -1,7 +1,8 @@
 //! Setting a group to a moment, and back to what it had committed.
 
-use anyhow::Context;
-use client::history::{GroupSet, OffsetSet};
+use anyhow::{Context, bail};
+use client::ClientError;
+use client::history::{GroupSet, OffsetSet, RefusalCode};
 use hlc::Moment;
 
 use super::super::Server;
@@ -79,6 +80,13 @@ pub(super) async fn seek(args: &Seek, server: &Server) -> anyhow::Result<()> {
     let topics = (!args.topic.is_empty()).then_some(&args.topic[..]);
     let mut client = server.connect().await?;
     let set = client.seek_group(group, &at, topics, args.dry_run).await;
+    if let (None, Err(ClientError::History(refusal))) = (topics, &set)
+        && refusal.code == RefusalCode::UnknownGroup
+    {
+        bail!(
+            "group {group} has committed nothing, so it is not known what it reads: name its topics with --topic"
+        );
+    }
     show(&set.with_context(|| format!("set group {group} to {at}"))?, args.json)
 }
 

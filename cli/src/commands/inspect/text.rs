@@ -6,7 +6,8 @@ use super::{Inspected, Printer};
 use crate::table::Table;
 
 /// Longer ones are none of ours.
-const BYTES_MAX: usize = 64 << 10;
+const BYTES_MAX: usize = 4 << 10;
+const DAMAGED: &str = "damaged";
 
 #[derive(Serialize)]
 struct Line<'a> {
@@ -20,15 +21,36 @@ pub(super) fn print_identity(
     printer: &mut Printer<'_>,
 ) -> anyhow::Result<()> {
     let bytes = inspected.head(BYTES_MAX)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let lines = text.lines().map(|line| line.split_once(' ').unwrap_or((line, "")));
-    print(&inspected.name, lines, printer)
+    match identity(&bytes) {
+        Some(lines) => print(&inspected.name, lines.into_iter(), printer),
+        None => {
+            let why = "it is not lines of a word and a value, of which `format` is the first";
+            print(&inspected.name, [(DAMAGED, why)].into_iter(), printer)
+        }
+    }
+}
+
+/// Names and values; `None` if it is no identity.
+fn identity(bytes: &[u8]) -> Option<Vec<(&str, &str)>> {
+    let text = text(bytes)?;
+    let lines: Option<Vec<_>> = text.lines().map(|line| line.split_once(' ')).collect();
+    lines.filter(|lines| lines.first().is_some_and(|(name, _)| *name == "format"))
 }
 
 pub(super) fn print_lock(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
     let bytes = inspected.head(BYTES_MAX)?;
-    let text = String::from_utf8_lossy(&bytes);
-    print(&inspected.name, [("last holder's process id", text.trim())].into_iter(), printer)
+    let said = match text(&bytes).map(str::trim) {
+        Some("") => ("last holder's process id", "not known"),
+        Some(id) if id.parse::<u32>().is_ok() => ("last holder's process id", id),
+        _ => (DAMAGED, "it is no process id; the lock holds none the less"),
+    };
+    print(&inspected.name, [said].into_iter(), printer)
+}
+
+/// What is text, and cannot confuse a terminal.
+fn text(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    text.chars().all(|c| c == '\n' || !c.is_control()).then_some(text)
 }
 
 fn print<'a>(
@@ -45,4 +67,20 @@ fn print<'a>(
         }
     }
     if printer.args.json { Ok(()) } else { printer.table(&table) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_lines_of_a_name_and_a_value_and_nothing_else_is() {
+        let good = identity(b"format 2\ncluster abc\n").unwrap();
+        assert_eq!(good, [("format", "2"), ("cluster", "abc")]);
+        for bad in
+            [&b""[..], b"cluster abc\n", b"format\n", b"format 2\n\n", b"\xff", b"format \x1b[31m"]
+        {
+            assert_eq!(identity(bad), None, "{bad:?}");
+        }
+    }
 }

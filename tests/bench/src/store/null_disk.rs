@@ -89,6 +89,10 @@ impl DiskFile for NullFile {
         Ok(())
     }
 
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     fn punch(&self, _: std::ops::Range<u64>) -> io::Result<()> {
         Ok(())
     }
