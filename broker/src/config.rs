@@ -187,12 +187,12 @@ impl Load {
 
     fn topic_default(&mut self, key: &str, scale: i64, value: &mut Value) -> Result<(), String> {
         let text = value.for_topic(key, scale);
-        let config = BTreeMap::from([(key.to_owned(), text.clone())]);
-        TopicConfig::new(config).map_err(|error| match error {
+        let config = BTreeMap::from([(key.to_owned(), text)]);
+        let config = TopicConfig::new(config).map_err(|error| match error {
             ConfigError::Value { expected, .. } => format!("give {expected}"),
             ConfigError::Unknown(key) => unreachable!("topics have a setting {key}"),
         })?;
-        self.config.engine.topic_defaults.insert(key.to_owned(), text);
+        self.config.engine.topic_defaults.extend(config.set().clone());
         Ok(())
     }
 
@@ -219,6 +219,10 @@ impl Load {
         }
         let named = |(name, value): (&str, String)| (name.to_owned(), value);
         self.config.kafka_face.broker_configs = self.kafka_values.into_iter().map(named).collect();
+        let default =
+            |setting: &KafkaSetting| Some((setting.name.to_owned(), setting.default?.to_owned()));
+        self.config.kafka_face.broker_defaults =
+            kafka::SETTINGS.iter().filter_map(default).collect();
         if self.config.zookeeper != Listen::Off {
             let asked = &self.config.zookeeper;
             let warning =

@@ -1,13 +1,13 @@
 //! How many files and sockets this process may have open.
 //!
-//! The journal's files stay open, two descriptors each, and every connection has one. Systems often
-//! give a process 1024 softly and far more if it asks; so it asks.
+//! Every connection has one, and so many of the journal's files are open as the limit leaves room for.
+//! Systems often give a process 1024 softly and far more if it asks; so it asks.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Below this a server of some age, or with some clients, runs out.
+/// Below this a server with some clients runs out.
 const ENOUGH: u64 = 4096;
 
 /// Raises the soft limit to the hard one, and says what it is.

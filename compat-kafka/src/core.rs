@@ -1,5 +1,6 @@
 //! What every request finds: the engine, the groups, the options, and the counters.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -71,6 +72,8 @@ pub struct KafkaOptions {
     pub unpacked_bytes_max: usize,
     /// The broker's settings, as DescribeConfigs lists them: name and value.
     pub broker_configs: Vec<(String, String)>,
+    /// What Kafka's settings are if nobody sets them, by name.
+    pub broker_defaults: BTreeMap<String, String>,
     /// Groups.
     pub groups: GroupOptions,
 }
@@ -95,6 +98,7 @@ impl Default for KafkaOptions {
             moment_patience: Duration::from_secs(5),
             unpacked_bytes_max: 128 << 20,
             broker_configs: Vec::new(),
+            broker_defaults: BTreeMap::new(),
             groups: GroupOptions::default(),
         }
     }

@@ -8,12 +8,13 @@ mod rig;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use engine::{EngineError, SeekError, When};
+use engine::{EngineError, Offset, SeekError, When};
 use hlc::{Ask, Cut, Hlc, Moment, SysTime, UserTime};
 use proptest::prelude::*;
 use rig::house::{House, Read, Record, read_all};
 
 const KEYS: u32 = 6;
+const RETENTION_MS: &str = "6000";
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -66,10 +67,12 @@ struct World {
     moments: Vec<(Cut, u128)>,
     start: u64,
     deletes: bool,
+    /// None below zero.
+    retention_bytes: i64,
 }
 
 impl World {
-    async fn new(policy: &str, tail_bytes_max: usize) -> World {
+    async fn new(policy: &str, retention_bytes: &str, tail_bytes_max: usize) -> World {
         let mut options = House::options();
         options.storage.tail_bytes_max = tail_bytes_max;
         let house = House::with(options);
@@ -78,13 +81,22 @@ impl World {
             ("min.compaction.lag.ms", "500"),
             ("min.cleanable.dirty.ratio", "0"),
             ("delete.retention.ms", "700"),
-            ("retention.ms", "6000"),
+            ("retention.ms", RETENTION_MS),
+            ("retention.bytes", retention_bytes),
         ];
         house.topic("c", 1, &configs).await;
         // Another in the same files, of which nothing ever goes.
         house.topic("other", 1, &[("retention.ms", "-1")]).await;
         let deletes = policy.contains("delete");
-        World { house, batches: Vec::new(), moments: Vec::new(), start: 0, deletes }
+        let retention_bytes = retention_bytes.parse().unwrap();
+        World {
+            house,
+            batches: Vec::new(),
+            moments: Vec::new(),
+            start: 0,
+            deletes,
+            retention_bytes,
+        }
     }
 
     async fn produce(&mut self, keys: &[(u32, bool)], after: u64) {
@@ -229,6 +241,41 @@ impl World {
         }
     }
 
+    /// Each batch that is kept: the first offset, when it was accepted, and its bytes.
+    fn kept(&self) -> Vec<(u64, u64, u64)> {
+        let view = self.house.present("c", 0);
+        let pieces = view.read(self.start as i64, usize::MAX).unwrap();
+        let fact =
+            |entry: &engine::Entry| (entry.base.0, entry.stamp.time().0, u64::from(entry.length));
+        pieces
+            .iter()
+            .filter(|piece| piece.entry.count > 0)
+            .map(|piece| fact(&piece.entry))
+            .collect()
+    }
+
+    /// The first batch that ends behind an offset.
+    fn next_batch(&self, offset: u64) -> Option<u64> {
+        let next = self.house.present("c", 0).partition.log.entry_at(Offset(offset)).unwrap();
+        next.map(|entry| entry.base.0)
+    }
+
+    /// The first batch that retention leaves if no pin holds it, one after the other.
+    fn first_kept(&self) -> Option<u64> {
+        let kept = self.kept();
+        if !self.deletes {
+            return kept.first().map(|(base, ..)| *base);
+        }
+        let oldest = self.house.engine.wall_now().0 - RETENTION_MS.parse::<u64>().unwrap();
+        let mut left: u64 = kept.iter().map(|(.., bytes)| bytes).sum();
+        let first = kept.iter().find(|(_, time, bytes)| {
+            let is_spare = self.retention_bytes >= 0 && left - bytes >= self.retention_bytes as u64;
+            left -= bytes;
+            *time >= oldest && !is_spare
+        });
+        first.map(|(base, ..)| *base)
+    }
+
     async fn act(mut self, step: &Step) -> World {
         let engine = &self.house.engine;
         match step {
@@ -237,9 +284,12 @@ impl World {
             Step::Settle => self.house.settle().await,
             Step::Compact => drop(engine.compact_due().await.unwrap()),
             Step::Retain => {
+                let expected = self.first_kept();
                 engine.give_up_old().await.unwrap();
                 let start = self.house.present("c", 0).start().0;
-                assert!(self.deletes || start == self.start);
+                let is_pinned = !engine.pins().is_empty();
+                assert!(start == self.start || self.deletes);
+                assert!(is_pinned && start == self.start || self.next_batch(start) == expected);
                 self.start = start;
             }
             Step::DeleteTo(part) => {
@@ -284,8 +334,8 @@ fn state<'a>(records: impl Iterator<Item = &'a Read>) -> BTreeMap<String, (u64, 
     state
 }
 
-async fn play(policy: &str, tail_bytes_max: usize, steps: &[Step]) -> u64 {
-    let mut world = World::new(policy, tail_bytes_max).await;
+async fn play(policy: &str, retention_bytes: &str, tail_bytes_max: usize, steps: &[Step]) -> u64 {
+    let mut world = World::new(policy, retention_bytes, tail_bytes_max).await;
     let mut replaced = 0;
     let count = |world: &World| world.house.engine.history_stats().replaced.load(Ordering::Relaxed);
     for (nth, step) in steps.iter().enumerate() {
@@ -307,18 +357,25 @@ async fn play(policy: &str, tail_bytes_max: usize, steps: &[Step]) -> u64 {
     replaced + count(&world)
 }
 
+/// More of them with PROPTEST_CASES.
+fn cases() -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    asked.unwrap_or(40)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_the_past_from_the_horizon_on_is_what_it_was(
         steps in steps(),
         deletes in any::<bool>(),
+        retention_bytes in prop_oneof![Just("-1"), Just("0"), Just("700")],
         tail_bytes_max in prop_oneof![Just(1_usize), Just(3000), Just(64 << 20)],
     ) {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let policy = if deletes { "compact,delete" } else { "compact" };
-        runtime.block_on(play(policy, tail_bytes_max, &steps));
+        runtime.block_on(play(policy, retention_bytes, tail_bytes_max, &steps));
     }
 }
 
@@ -341,7 +398,7 @@ async fn a_moment_at_the_start_of_what_is_compacted_ends_where_it_did() {
         Step::Free,
         Step::Crash,
     ];
-    assert_eq!(play("compact", 1, &steps).await, 1);
+    assert_eq!(play("compact", "-1", 1, &steps).await, 1);
 }
 
 /// A long run of the same, of which it is known that it compacts.
@@ -363,7 +420,7 @@ async fn a_log_that_is_compacted_over_and_over_has_its_state_at_every_moment() {
         }
     }
     for tail_bytes_max in [1, 3000, 64 << 20] {
-        let replaced = play("compact", tail_bytes_max, &steps).await;
+        let replaced = play("compact", "-1", tail_bytes_max, &steps).await;
         assert!(replaced >= 8, "{replaced}");
     }
 }

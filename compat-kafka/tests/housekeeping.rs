@@ -638,6 +638,35 @@ async fn while_a_log_is_compacted_it_can_be_given_up_and_freed_and_not_be_compac
     }
 }
 
+/// Whoever has been told that a setting holds can rely on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_set_while_a_log_is_compacted_holds_for_that_run_too() {
+    let lag = ("min.compaction.lag.ms", "900000");
+    for change in [Some(("cleanup.policy", "delete")), Some(lag), None] {
+        let house = compacted_and_not(House::options()).await;
+        let earlier = house.now();
+        let (mut arrived, go) = house.pause_compaction();
+        let engine = Arc::clone(&house.engine);
+        let compacting = tokio::spawn(async move { engine.compact_due().await });
+        arrived.recv().await.expect("it compacts");
+        let topic = house.engine.topic("a").unwrap();
+        match change {
+            Some((key, value)) => {
+                let set = |configs: &mut std::collections::BTreeMap<String, String>| {
+                    configs.insert(key.to_owned(), value.to_owned());
+                    Ok(())
+                };
+                house.engine.configure_topic("a", set, false).await.unwrap();
+            }
+            None => house.engine.delete_topic(topic.id).await.unwrap(),
+        }
+        drop(go);
+        assert_eq!(compacting.await.unwrap().unwrap(), 0, "{change:?}");
+        assert_eq!(topic.partitions[0].log.horizon().compacted_to, Hlc::ZERO, "{change:?}");
+        assert_eq!(read_all(&house.at("a", earlier).await.unwrap().partitions[0]).len(), 8);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_log_is_compacted_retention_goes_on() {
     let mut options = House::options();
@@ -658,4 +687,67 @@ async fn while_a_log_is_compacted_retention_goes_on() {
     drop(go);
     keeping.abort();
     assert!(keeping.await.unwrap_err().is_cancelled());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
+    for (policy, compacts) in [("compact", true), ("delete", false)] {
+        let house = House::new();
+        let settings = [
+            ("cleanup.policy", policy),
+            ("max.compaction.lag.ms", "100000"),
+            ("min.cleanable.dirty.ratio", "1"),
+        ];
+        house.topic("a", 1, &settings).await;
+        for value in ["old", "new"] {
+            house.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
+        }
+        house.pass(99 * SECOND);
+        // A segment is sealed behind what is written next, and what is sealed compacted a round later.
+        let round = async || {
+            house.engine.compact_due().await.unwrap();
+            house.produce("a", 0, &[(Some("other".to_owned()), None, 0)]).await;
+            house.engine.tend().await.unwrap();
+            house.engine.compact_due().await.unwrap()
+        };
+        assert_eq!(round().await, 0, "it need not be compacted yet");
+        house.pass(2 * SECOND);
+        assert_eq!(round().await, usize::from(compacts), "{policy}");
+    }
+}
+
+#[tokio::test]
+async fn a_pin_of_everything_holds_a_topic_that_is_deleted_later_and_none_that_was_before() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let house = House::with(EngineOptions { deleted_topic_retention: day, ..House::options() });
+    let mut logs = Vec::new();
+    for topic in ["before", "after"] {
+        let topic = house.topic(topic, 1, &[("retention.ms", "-1")]).await;
+        house.produce(&topic.name, 0, &[(None, Some("x".to_owned()), 0)]).await;
+        logs.push((topic.id, Arc::clone(&topic.partitions[0].log)));
+    }
+    let [(before, gone), (after, held)] = &logs[..] else { unreachable!("there are two") };
+    house.pass(SECOND);
+    let both = house.now();
+    house.engine.delete_topic(*before).await.unwrap();
+    house.pass(SECOND);
+    let at = house.now();
+    let hash = house.engine.cut(at, None, When::Refuse).await.unwrap().hash;
+    let expires = SysTime(house.engine.wall_now().0 + 10 * 24 * 3600 * SECOND);
+    house.engine.pin("p", at, When::Refuse, expires, None).await.unwrap();
+    house.engine.pin("both", both, When::Refuse, expires, None).await.unwrap();
+    house.engine.delete_topic(*after).await.unwrap();
+    house.pass(2 * 24 * 3600 * SECOND);
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 0, "the earlier pin holds it");
+    assert_eq!(read_all(&house.at("before", both).await.unwrap().partitions[0]).len(), 1);
+    house.engine.unpin("both").await.unwrap();
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 1);
+    assert_eq!((gone.start(), held.start()), (Offset(1), Offset(0)));
+    house.settle().await;
+    house.free().await;
+    assert_eq!(house.engine.cut(at, None, When::Refuse).await.unwrap().hash, hash);
+    assert_eq!(read_all(&house.at("after", at).await.unwrap().partitions[0]).len(), 1);
+    house.engine.unpin("p").await.unwrap();
+    assert_eq!(house.engine.give_up_old().await.unwrap(), 1);
+    assert_eq!(held.start(), Offset(1));
 }

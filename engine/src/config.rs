@@ -4,13 +4,15 @@
 //! setting that this service has no use for is accepted where Kafka's clients and tools set it as a
 //! matter of course, and is listed with its value.
 
+mod value;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use user_time::Spec;
 
 use crate::user_time::{USER_TIME, USER_TIME_ORDER, USER_TIME_UNREADABLE};
+use value::Kind;
 
 /// Why a setting was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,19 +30,6 @@ pub enum ConfigError {
         /// What would be a value.
         expected: Cow<'static, str>,
     },
-}
-
-/// What a value must look like. A `List` is of any words, also of none.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Long { min: i64 },
-    Int { min: i64 },
-    Ratio,
-    Bool,
-    OneOf(&'static [&'static str]),
-    ListOf(&'static [&'static str]),
-    List,
-    UserTime,
 }
 
 /// The type names that Kafka's DescribeConfigs uses.
@@ -85,12 +74,12 @@ const KEYS: &[(&str, &str, Kind)] = &[
     ("file.delete.delay.ms", "60000", Kind::Long { min: 0 }),
     ("flush.messages", "9223372036854775807", Kind::Long { min: 1 }),
     ("flush.ms", "9223372036854775807", Kind::Long { min: 0 }),
-    ("follower.replication.throttled.replicas", "", Kind::List),
+    ("follower.replication.throttled.replicas", "", Kind::Replicas),
     (USER_TIME, "timestamp", Kind::UserTime),
     (USER_TIME_ORDER, "lenient", Kind::OneOf(&["lenient", "strict"])),
     (USER_TIME_UNREADABLE, "refuse", Kind::OneOf(&["refuse", "keep"])),
     ("index.interval.bytes", "4096", Kind::Int { min: 0 }),
-    ("leader.replication.throttled.replicas", "", Kind::List),
+    ("leader.replication.throttled.replicas", "", Kind::Replicas),
     ("local.retention.bytes", "-2", Kind::Long { min: -2 }),
     ("local.retention.ms", "-2", Kind::Long { min: -2 }),
     ("max.compaction.lag.ms", "9223372036854775807", Kind::Long { min: 1 }),
@@ -102,8 +91,10 @@ const KEYS: &[(&str, &str, Kind)] = &[
     ("min.compaction.lag.ms", "0", Kind::Long { min: 0 }),
     ("min.insync.replicas", "1", Kind::Int { min: 1 }),
     ("preallocate", "false", Kind::Bool),
+    ("remote.log.copy.disable", "false", Kind::Bool),
+    ("remote.log.delete.on.disable", "false", Kind::Bool),
     ("remote.storage.enable", "false", Kind::Bool),
-    ("retention.bytes", "-1", Kind::Long { min: -1 }),
+    ("retention.bytes", "-1", Kind::Long { min: i64::MIN }),
     ("retention.ms", "604800000", Kind::Long { min: -1 }),
     ("segment.bytes", "1073741824", Kind::Int { min: 1 << 20 }),
     ("segment.index.bytes", "10485760", Kind::Int { min: 4 }),
@@ -121,44 +112,24 @@ pub fn topic_config_keys() -> impl Iterator<Item = (&'static str, &'static str, 
             Kind::Ratio => ConfigType::Double,
             Kind::Bool => ConfigType::Boolean,
             Kind::OneOf(_) | Kind::UserTime => ConfigType::String,
-            Kind::ListOf(_) | Kind::List => ConfigType::List,
+            Kind::ListOf(_) | Kind::Replicas => ConfigType::List,
         };
         (*name, *default, config_type)
     })
 }
 
-fn check(key: &str, value: &str) -> Result<(), ConfigError> {
-    let Some((_, _, kind)) = KEYS.iter().find(|(name, ..)| *name == key) else {
-        return Err(ConfigError::Unknown(key.to_owned()));
-    };
-    let refuse = |expected: Cow<'static, str>| {
-        Err(ConfigError::Value { key: key.into(), value: value.into(), expected })
-    };
-    let bad = |expected: &'static str| refuse(expected.into());
-    let number = |min: i64, max: i64| {
-        value.parse::<i64>().is_ok_and(|number| number >= min && number <= max)
-    };
-    match kind {
-        Kind::Long { min } if !number(*min, i64::MAX) => bad("a number, in range"),
-        Kind::Int { min } if !number(*min, i64::from(i32::MAX)) => bad("a 32-bit number, in range"),
-        Kind::Ratio if !value.parse::<f64>().is_ok_and(|ratio| (0.0..=1.0).contains(&ratio)) => {
-            bad("a fraction from 0 to 1")
-        }
-        Kind::Bool if value != "true" && value != "false" => bad("true or false"),
-        Kind::OneOf(words) if !words.contains(&value) => {
-            refuse(format!("one of {}", words.join(", ")).into())
-        }
-        Kind::UserTime => match Spec::parse(value) {
-            Ok(_) => Ok(()),
-            Err(error) => refuse(error.to_string().into()),
-        },
-        Kind::ListOf(words)
-            if value.is_empty() || !value.split(',').all(|word| words.contains(&word.trim())) =>
-        {
-            bad("a list of the words that Kafka takes")
-        }
-        _ => Ok(()),
-    }
+fn kind_of(key: &str) -> Option<Kind> {
+    KEYS.iter().find(|(name, ..)| *name == key).map(|(.., kind)| *kind)
+}
+
+/// The value of a setting, as it is stored and listed.
+fn read(key: &str, value: &str) -> Result<String, ConfigError> {
+    let kind = kind_of(key).ok_or_else(|| ConfigError::Unknown(key.to_owned()))?;
+    kind.read(value).map_err(|expected| refused(key, value, expected))
+}
+
+fn refused(key: &str, value: &str, expected: impl Into<Cow<'static, str>>) -> ConfigError {
+    ConfigError::Value { key: key.to_owned(), value: value.to_owned(), expected: expected.into() }
 }
 
 /// What the broker's own settings give a topic that says nothing: Kafka's `log.*` settings and
@@ -172,15 +143,39 @@ pub struct TopicConfig {
 }
 
 impl TopicConfig {
-    /// Settings as a client gave them.
+    /// Settings as a client gave them, or as a journal has them.
     ///
     /// # Errors
     /// A name is unknown, or a value is none.
     pub fn new(set: BTreeMap<String, String>) -> Result<TopicConfig, ConfigError> {
-        for (key, value) in &set {
-            check(key, value)?;
+        let spelled = set.into_iter().map(|(key, value)| {
+            let value = read(&key, &value)?;
+            Ok((key, value))
+        });
+        Ok(TopicConfig { set: spelled.collect::<Result<_, ConfigError>>()? })
+    }
+
+    /// Whether they may be set from now on, beside what the broker gives. A journal may have others, from
+    /// a version that took them.
+    ///
+    /// # Errors
+    /// A value asks for what there is not, or contradicts another one.
+    pub(crate) fn check_new(&self, defaults: &TopicDefaults) -> Result<(), ConfigError> {
+        for (key, value) in &self.set {
+            let kind = kind_of(key).expect("settings were checked when they were set");
+            kind.check_new(value).map_err(|expected| refused(key, value, expected))?;
         }
-        Ok(TopicConfig { set })
+        let remote = "remote.storage.enable";
+        if self.set.get(remote).is_some_and(|value| value == "true") {
+            return Err(refused(remote, "true", "false, for there is no remote tier"));
+        }
+        let [least, most] = ["min.compaction.lag.ms", "max.compaction.lag.ms"];
+        let (min, max) = (self.number(least, defaults), self.number(most, defaults));
+        if min > max {
+            let expected = format!("at most {most}, which is {max}");
+            return Err(refused(least, &min.to_string(), expected));
+        }
+        Ok(())
     }
 
     /// What was set on the topic itself.
@@ -211,7 +206,16 @@ impl TopicConfig {
 
     /// Whether of each key only the last record must stay.
     pub fn is_compacted(&self, defaults: &TopicDefaults) -> bool {
-        self.value("cleanup.policy", defaults).split(',').any(|word| word.trim() == "compact")
+        self.has_policy("compact", defaults)
+    }
+
+    /// Whether records go by age and by size.
+    pub fn deletes(&self, defaults: &TopicDefaults) -> bool {
+        self.has_policy("delete", defaults)
+    }
+
+    fn has_policy(&self, policy: &str, defaults: &TopicDefaults) -> bool {
+        self.value("cleanup.policy", defaults).split(',').any(|word| word.trim() == policy)
     }
 }
 
@@ -226,7 +230,9 @@ mod tests {
     #[test]
     fn every_default_is_a_value_that_could_be_set() {
         for (key, default, _) in KEYS {
-            assert_eq!(check(key, default), Ok(()), "{key}={default}");
+            assert_eq!(read(key, default).as_deref(), Ok(*default), "{key}={default}");
+            let set = config(key, default).unwrap();
+            assert_eq!(set.check_new(&TopicDefaults::new()), Ok(()), "{key}={default}");
         }
     }
 
@@ -242,6 +248,37 @@ mod tests {
             assert!(matches!(config(key, value), Err(ConfigError::Value { .. })), "{key}");
         }
         assert!(matches!(config("retention.days", "1"), Err(ConfigError::Unknown(_))));
+    }
+
+    #[test]
+    fn what_contradicts_is_not_set_and_is_still_read_from_a_journal() {
+        let lags = |min: &str, max: &str| {
+            let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+            let set = [pair("min.compaction.lag.ms", min), pair("max.compaction.lag.ms", max)];
+            TopicConfig::new(set.into()).unwrap().check_new(&TopicDefaults::new())
+        };
+        assert_eq!(lags("100", "100"), Ok(()));
+        let refused = lags("100", "99").unwrap_err().to_string();
+        let words = "invalid value 100 for configuration min.compaction.lag.ms: \
+                     at most max.compaction.lag.ms, which is 99";
+        assert_eq!(refused, words);
+        let defaults = TopicDefaults::from([("max.compaction.lag.ms".to_owned(), "5".to_owned())]);
+        assert!(config("min.compaction.lag.ms", "6").unwrap().check_new(&defaults).is_err());
+        for (key, value) in [
+            ("remote.storage.enable", "true"),
+            ("leader.replication.throttled.replicas", "everything"),
+        ] {
+            let old = config(key, value).unwrap();
+            assert!(old.check_new(&TopicDefaults::new()).is_err(), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_topic_that_neither_deletes_nor_compacts_keeps_everything() {
+        let config = config("cleanup.policy", " ").unwrap();
+        assert_eq!(config.value("cleanup.policy", &TopicDefaults::new()), "");
+        assert!(!config.is_compacted(&TopicDefaults::new()));
+        assert!(!config.deletes(&TopicDefaults::new()));
     }
 
     #[test]

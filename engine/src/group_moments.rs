@@ -99,7 +99,7 @@ impl From<EngineError> for GroupSetError {
 }
 
 /// By topic and partition; [`LATER_PARTITIONS`] is one of them.
-type Offsets = BTreeMap<(String, u32), OffsetCommit>;
+pub(crate) type Offsets = BTreeMap<(String, u32), OffsetCommit>;
 
 impl Engine {
     /// Commits for a group, in every partition of what it reads, the first offset that is not in the
@@ -258,7 +258,7 @@ impl Engine {
         (skipped, gone)
     }
 
-    fn held_by(&self, group: &str, cut: Cut) -> Result<Offsets, EngineError> {
+    pub(crate) fn held_by(&self, group: &str, cut: Cut) -> Result<Offsets, EngineError> {
         let held = self.shared.groups.held(Some(group), cut)?;
         let commit = |held: crate::GroupOffset| {
             let crate::Committed { offset, leader_epoch, metadata } = held.committed;
@@ -270,7 +270,13 @@ impl Engine {
     }
 }
 
-fn put(offsets: &mut Offsets, topic: &Topic, partition: u32, offset: i64, metadata: String) {
+pub(crate) fn put(
+    offsets: &mut Offsets,
+    topic: &Topic,
+    partition: u32,
+    offset: i64,
+    metadata: String,
+) {
     let topic = topic.name.to_string();
     let commit =
         OffsetCommit { topic: topic.clone(), partition, offset, leader_epoch: -1, metadata };

@@ -3,26 +3,22 @@
 //!
 //! Each step can be called by itself, and a test does; a service runs [`Engine::keep_house`].
 
-use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
+mod compacting;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hlc::{Cut, Hlc, SysTime};
-use storage::{Compacted, Emit, Entry, Freed, Log, LogId, Offset, Piece};
+use hlc::{Cut, SysTime};
+use storage::{Freed, Log, LogId, Offset};
 
-use crate::compaction::{
-    CompactError, CompactOptions, CompactionSettings, Kept, Outcome, Source, Stored, compact,
-};
-use crate::config::TopicConfig;
+use crate::compaction::CompactionSettings;
+use crate::config::{TopicConfig, TopicDefaults};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::{Partition, Topic};
 use crate::retention::{GiveUp, History, Rules};
 
-/// How many bytes of a log are asked for at once.
-const READ_BYTES: usize = 1 << 20;
 /// After how many failures of the disk a round goes no further.
 const FAILURES_MAX: u32 = 8;
 
@@ -34,7 +30,7 @@ pub struct HousekeepingOptions {
     /// How often is looked for what is to be compacted, or has lain open for long.
     pub compaction_every: Duration,
     /// How long a segment of the journal stays open at the least, whatever `segment.ms` a topic has: all
-    /// topics share it, and each sealed one costs two open files.
+    /// topics share it, and each sealed one costs some files.
     pub segment_age_min: Duration,
     /// How much memory compaction takes for the keys of one log.
     pub compaction_bytes_max: usize,
@@ -191,6 +187,10 @@ impl Engine {
     /// The disk fails, or one of the partitions cannot be compacted: the first that was met. It ends
     /// nothing for the others.
     pub async fn compact_due(self: &Arc<Engine>) -> Result<usize, EngineError> {
+        // So that none stands again over what is compacted now, if the clock goes back a little.
+        if self.time_to_give_up().is_some() {
+            self.remove_expired_pins().await?;
+        }
         let engine = Arc::clone(self);
         self.on_a_thread(move || {
             engine.seal_old();
@@ -234,76 +234,12 @@ impl Engine {
     /// Seals the open segment once it has been open for longer than any topic allows.
     fn seal_old(&self) {
         let defaults = self.topic_defaults();
-        let longest = self.topics().iter().map(|t| t.config.number("segment.ms", defaults)).min();
+        let longest = self.topics().iter().map(|topic| open_at_most(&topic.config, defaults)).min();
         let (Some(longest), Some(since)) = (longest, self.store.open_since()) else { return };
-        let open_ms = self.wall_now().0.saturating_sub(since.time().0);
-        let least = self.options.housekeeping.segment_age_min.as_millis() as u64;
-        if open_ms >= least.max(longest.max(0) as u64) {
+        let open = Duration::from_millis(self.wall_now().0.saturating_sub(since.time().0));
+        if open >= longest.max(self.options.housekeeping.segment_age_min) {
             self.store.seal();
         }
-    }
-
-    fn compact_if_due(&self, topic: &Topic, partition: &Partition) -> Result<bool, EngineError> {
-        let defaults = self.topic_defaults();
-        let Some(settings) = CompactionSettings::of(&topic.config, defaults) else {
-            return Ok(false);
-        };
-        let Some(now) = self.time_to_give_up() else { return Ok(false) };
-        let log = &*partition.log;
-        let Some(due) = self.due(&settings, topic, log, now)? else { return Ok(false) };
-        let options = CompactOptions {
-            horizon: due.horizon,
-            start: log.start(),
-            first_dirty: log.horizon().clean_to.max(log.start()),
-            now,
-            delete_retention: settings.delete_retention,
-            memory_bytes: self.options.housekeeping.compaction_bytes_max,
-            seed: RandomState::new().hash_one(log.id.0),
-        };
-        let (name, index) = (&*topic.name, partition.index);
-        let mut held = None;
-        let mut fill = |emit: Emit<'_>| {
-            let source = Below { log, until: due.until };
-            let outcome = fill(&source, &options, &*self.format, emit)?;
-            tracing::info!(topic = name, partition = index, ?outcome, "compacted");
-            Ok(Compacted { compacted_to: outcome.compacted_to, clean_to: outcome.until })
-        };
-        let compacted = self.store.replace(log.id, due.until, &mut fill, &mut |compacted| {
-            // Pins stay as they are from here until the horizon is on stable storage. One may have been
-            // set meanwhile: what it holds stays as it is.
-            let Some(lock) = self.hold_changes_here() else { return false };
-            held = Some(lock);
-            let holds = self.holds(Some(&topic.id));
-            holds.earliest.is_none_or(|hold| hold.at.bound() >= compacted.compacted_to)
-        });
-        drop(held);
-        Ok(compacted?)
-    }
-
-    /// What of a log is to be compacted, if it is due.
-    fn due(
-        &self,
-        settings: &CompactionSettings,
-        topic: &Topic,
-        log: &Log,
-        now: SysTime,
-    ) -> Result<Option<Due>, EngineError> {
-        let mut horizon = settings.horizon(now);
-        if let Some(hold) = self.holds(Some(&topic.id)).earliest {
-            horizon = horizon.min(hold.at.bound());
-        }
-        let (until, _) = self.store.replaceable(log.id, Cut::below(horizon))?;
-        let (start, replaced) = (log.start(), log.horizon());
-        let clean_to = replaced.clean_to;
-        // A run whose room for keys was full replaced more than it cleaned. If a pin or a longer lag
-        // has come to lie in between, the rest waits: what was replaced cannot be in part.
-        if until <= clean_to.max(start) || until < replaced.freed().end {
-            return Ok(None);
-        }
-        let dirty = log.bytes_between(clean_to.max(start), until)?;
-        let total = log.bytes_between(start, until)?;
-        let oldest = log.entry_at(clean_to)?.map(|entry| entry.stamp.time());
-        Ok(settings.is_due(dirty, total, oldest, now).then_some(Due { until, horizon }))
     }
 }
 
@@ -333,71 +269,8 @@ fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
-struct Due {
-    until: Offset,
-    horizon: Hlc,
-}
-
-/// Compacts what a source has, and emits it with what was not reached.
-fn fill(
-    source: &Below<'_>,
-    options: &CompactOptions,
-    format: &dyn crate::append::Format,
-    emit: Emit<'_>,
-) -> io::Result<Outcome> {
-    let put = |entry: Entry, payload| storage::Kept { entry, payload };
-    let mut emit_kept = |kept: Kept<Entry>| emit(put(kept.entry, kept.batch));
-    let outcome =
-        compact(source, options, format, &mut emit_kept).map_err(|error| match error {
-            CompactError::Disk(error) => error,
-            error => io::Error::other(error),
-        })?;
-    // The room for keys was full: the rest is for the next run.
-    for stored in source.batches(outcome.until) {
-        let Stored { entry, batch, .. } = stored?;
-        emit(put(entry, batch))?;
-    }
-    Ok(outcome)
-}
-
-/// The batches of a log below an offset.
-struct Below<'a> {
-    log: &'a Log,
-    until: Offset,
-}
-
-impl Source for Below<'_> {
-    type Entry = Entry;
-
-    fn batches(&self, from: Offset) -> impl Iterator<Item = io::Result<Stored<Entry>>> {
-        Batches { log: self.log, next: from, until: self.until, read: VecDeque::new() }
-    }
-}
-
-struct Batches<'a> {
-    log: &'a Log,
-    next: Offset,
-    until: Offset,
-    read: VecDeque<Piece>,
-}
-
-impl Batches<'_> {
-    fn try_next(&mut self) -> io::Result<Option<Stored<Entry>>> {
-        if self.read.is_empty() && self.next < self.until {
-            self.read = self.log.read(self.next, self.until, READ_BYTES)?.into();
-        }
-        let Some(piece) = self.read.pop_front() else { return Ok(None) };
-        let entry = piece.entry;
-        self.next = entry.end();
-        let (base, end, stamp) = (entry.base, entry.end(), entry.stamp);
-        Ok(Some(Stored { base, end, stamp, batch: piece.read()?, entry }))
-    }
-}
-
-impl Iterator for Batches<'_> {
-    type Item = io::Result<Stored<Entry>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.try_next().transpose()
-    }
+/// How long a topic's records may lie in the open segment. What must be compacted has to leave it first.
+fn open_at_most(config: &TopicConfig, defaults: &TopicDefaults) -> Duration {
+    let age = Duration::from_millis(config.number("segment.ms", defaults).max(0) as u64);
+    CompactionSettings::of(config, defaults).map_or(age, |settings| age.min(settings.max_lag))
 }

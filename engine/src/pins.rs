@@ -149,6 +149,13 @@ impl Pins {
         self.0.iter().find(|(_, held)| !held.stands(now)).map(|(name, _)| Arc::clone(name))
     }
 
+    /// The latest that stands and is about a topic, of those whose moment `shows` it.
+    fn latest(&self, topic: &TopicId, now: SysTime, shows: impl Fn(Cut) -> bool) -> Option<Hold> {
+        let holding = self.standing(now).filter(|(_, held)| held.is_about(Some(topic)));
+        let latest = holding.filter(|(_, held)| shows(held.at)).max_by_key(|(_, held)| held.at);
+        latest.map(|(name, held)| Hold { pin: Arc::clone(name), at: held.at })
+    }
+
     fn holds(&self, topic: Option<&TopicId>, now: SysTime) -> Holds {
         let holding = || self.standing(now).filter(|(_, held)| held.is_about(topic));
         let hold = |(name, held): (&Arc<str>, &Held)| Hold { pin: Arc::clone(name), at: held.at };
@@ -281,8 +288,8 @@ impl Engine {
         self.shared.namespace.read().pins.holds(topic, now)
     }
 
-    /// The pin that nothing of a partition may be given up for, if there is one: its cut admits
-    /// something that is kept, or the partition was there and held nothing more. Then what comes behind
+    /// The pin that nothing of a partition may be given up for, if there is one: the partition is in its
+    /// cut, with something that is kept, or with nothing more than an end at the start. Then what comes behind
     /// the cut could go, but the moment would not be whole without it: its end would lie below the start.
     ///
     /// # Errors
@@ -292,11 +299,16 @@ impl Engine {
         topic: &TopicId,
         partition: &Partition,
     ) -> std::io::Result<Option<Hold>> {
-        let Some(hold) = self.holds(Some(topic)).latest else { return Ok(None) };
-        let (end, start) = (tip_at(&partition.log, hold.at)?.end, partition.start());
-        let count = || self.shared.namespace.read().partition_count_at(topic, hold.at);
-        let holds = end > start || (end == start && count() > partition.index as usize);
-        Ok(holds.then_some(hold))
+        let now = self.time_to_give_up().unwrap_or(SysTime(0));
+        let hold = {
+            let namespace = self.shared.namespace.read();
+            // A topic that was deleted before, or made after, is not in a moment, whatever its log has.
+            let shows = |at| namespace.partition_count_at(topic, at) > partition.index as usize;
+            namespace.pins.latest(topic, now, shows)
+        };
+        let Some(hold) = hold else { return Ok(None) };
+        let end = tip_at(&partition.log, hold.at)?.end;
+        Ok((end >= partition.start()).then_some(hold))
     }
 
     /// Removes the pins that have expired; returns how many. The housekeeping calls this now and then.

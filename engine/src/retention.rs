@@ -85,9 +85,8 @@ impl Rules {
         deleted: Option<Hlc>,
         deleted_topic_retention: Duration,
     ) -> Rules {
-        let policy = config.value("cleanup.policy", defaults);
-        let deletes = policy.split(',').any(|word| word.trim() == "delete");
-        // -1 is no limit, and the only number below zero that a setting takes.
+        let deletes = config.deletes(defaults);
+        // A number below zero is no limit.
         let limit = |key| u64::try_from(config.number(key, defaults)).ok().filter(|_| deletes);
         Rules {
             age: limit("retention.ms").map(Duration::from_millis),
@@ -313,6 +312,8 @@ mod tests {
         let rules = |set: &[(&str, &str)]| Rules::new(&topic(set), &BTreeMap::new(), None, week);
         assert_eq!(rules(&[]), Rules { age: Some(week), bytes: None, deleted: None });
         assert_eq!(rules(&[("retention.ms", "-1")]), Rules::default());
+        assert_eq!(rules(&[("retention.bytes", "-5")]).bytes, None);
+        assert_eq!(rules(&[("cleanup.policy", ""), ("retention.bytes", "5")]), Rules::default());
         assert_eq!(rules(&[("cleanup.policy", "compact"), ("retention.bytes", "5")]).bytes, None);
         let both = rules(&[("cleanup.policy", "compact, delete"), ("retention.bytes", "5")]);
         assert_eq!((both.age, both.bytes), (Some(week), Some(5)));

@@ -141,6 +141,46 @@ async fn a_partition_that_appears_later_begins_at_its_beginning_over_restarts_to
 }
 
 #[tokio::test]
+async fn what_is_deleted_of_a_group_that_was_set_to_a_moment_is_gone_and_the_rest_stays() {
+    let (rig, moments) = world().await;
+    let then = rig.now();
+    rig.pass(1);
+    seek(&rig.engine, Moment::Sys(moments[3])).await;
+    rig.engine.add_partitions("t", 5, false).await.unwrap();
+    let t = rig.engine.topic("t").unwrap();
+    rig.append(&t, 4, &[1, 2]).await.unwrap();
+    rig.engine.delete_records(&t, 4, 1).await.unwrap();
+    let delete = async |partitions: &[(&str, u32)]| {
+        let partitions = partitions.iter().map(|(topic, index)| ((*topic).to_owned(), *index));
+        rig.engine.delete_offsets("g", partitions.collect()).await.unwrap();
+    };
+    // Of those that came later, one; it has none, and its neighbours begin where they did.
+    delete(&[("t", 3)]).await;
+    assert_eq!(rig.engine.committed("g", "t", 3).unwrap(), None);
+    let left = [("t", 0, 2), ("t", 1, 2), ("t", 2, 0), ("t", 4, 1), ("u", 0, 2)];
+    assert_eq!(now(&rig.engine), offsets(left));
+    // What comes later still does too.
+    rig.engine.add_partitions("t", 6, false).await.unwrap();
+    assert_eq!(rig.engine.committed("g", "t", 5).unwrap().unwrap().offset, 0);
+    // Again, one of those that were there, and one that has none already.
+    delete(&[("t", 1), ("t", 3), ("no", 0)]).await;
+    let left = [("t", 0, 2), ("t", 2, 0), ("t", 4, 1), ("t", 5, 0), ("u", 0, 2)];
+    assert_eq!(now(&rig.engine), offsets(left));
+    // A topic of which all goes is read no more, whatever comes later.
+    delete(&[("u", 0), ("t", 0), ("t", 2), ("t", 4), ("t", 5)]).await;
+    rig.engine.add_partitions("t", 7, false).await.unwrap();
+    rig.engine.add_partitions("u", 2, false).await.unwrap();
+    assert_eq!(now(&rig.engine), Offsets::new());
+    let rig = rig.crash(|_| 0);
+    assert_eq!(now(&rig.engine), Offsets::new());
+    let (_, _, groups) = rig.engine.groups_at(Some("g"), rig.now(), NOW).await.unwrap();
+    assert!(groups.iter().all(|group| group.sought.is_empty()), "{groups:?}");
+    // And before that it was what it was.
+    rig.engine.restore_group("g", then, NOW, SetMode::Commit).await.unwrap();
+    assert_eq!(now(&rig.engine), offsets([("t", 0, 4), ("u", 0, 3)]));
+}
+
+#[tokio::test]
 async fn a_group_goes_back_to_what_it_had_committed_and_to_nothing_else() {
     let (rig, _) = world().await;
     let then = rig.now();

@@ -191,8 +191,14 @@ impl Clock {
             _ => self.skew_max_ms,
         };
         self.fence = (behind_ms > limit).then_some(Fence::Behind { behind_ms });
-        if self.fence.is_none() {
-            self.trusted = Some(reading);
+        match self.fence {
+            None => self.trusted = Some(reading),
+            // A life that begins behind has seen no reading to trust, but the last stamp was given out
+            // by one: the wall clock may come back to where that would be by now, and no further.
+            Some(_) => {
+                let came_back = Reading { wall: self.last.time(), ..reading };
+                self.trusted.get_or_insert(came_back);
+            }
         }
     }
 
@@ -373,6 +379,25 @@ mod tests {
         clock.now(at(10_000)).unwrap();
         assert!(clock.now(Reading { wall: SysTime(1), ..at(10_001) }).is_err());
         assert_eq!(clock.now(at(10_002)).unwrap(), stamp(10_002, 0));
+    }
+
+    #[test]
+    fn f11_a_clock_that_begins_behind_may_come_back_and_not_jump_past_that() {
+        let begun_behind = || {
+            let mut clock = Clock::new(stamp(60_000, 0), ClockOptions::default());
+            clock.extend_bound(Hlc::at(SysTime(1_000_000)));
+            let behind = clock.now(at(10_000));
+            assert!(matches!(behind, Err(ClockError::Fenced(Fence::Behind { behind_ms: 50_000 }))));
+            clock
+        };
+        let later = |wall| Reading { wall: SysTime(wall), steady: Duration::from_millis(11_000) };
+        assert!(begun_behind().now(later(61_500)).is_ok(), "set right");
+        let mut jumped = begun_behind();
+        let refused = jumped.now(later(61_501));
+        assert!(matches!(refused, Err(ClockError::Fenced(Fence::Jumped { ahead_ms: 501 }))));
+        assert_eq!(jumped.close(later(61_501)), stamp(60_000, 0), "and promises nothing new");
+        jumped.confirm(later(61_501));
+        assert!(jumped.now(later(61_501)).is_ok());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use hlc::{Cut, Hlc};
 
+use crate::disk::is_full;
 use crate::log::{LogId, Offset};
 
 /// How many versions are removed at once.
@@ -117,7 +118,8 @@ pub fn unescape(part: &[u8]) -> String {
 }
 
 impl Catalog {
-    /// Opens the catalog in `directory`; one that cannot be read is dropped and begun again.
+    /// Opens the catalog in `directory`; one that cannot be read is dropped and begun again. One for which
+    /// the disk has no room stays as it is, and another takes its place for this life.
     ///
     /// # Errors
     /// Even an empty one cannot be made.
@@ -128,6 +130,12 @@ impl Catalog {
         };
         let db = match open() {
             Ok(db) => db,
+            Err(sled::Error::Io(error)) if is_full(&error) => {
+                tracing::warn!(
+                    "the disk is full: the catalog is made from the journal in memory, until the next start"
+                );
+                return Catalog::temporary();
+            }
             Err(error) => {
                 tracing::warn!(%error, "the catalog cannot be read; it is rebuilt from the journal");
                 remove(directory).map_err(|error| fail(sled::Error::Io(error)))?;
@@ -137,7 +145,7 @@ impl Catalog {
         Ok(Catalog { db, directory: directory.to_owned() })
     }
 
-    /// A catalog without a directory, for tests.
+    /// A catalog that ends with the process.
     ///
     /// # Errors
     /// It cannot be made.

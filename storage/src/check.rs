@@ -25,16 +25,17 @@ use crate::journal::{
     Damage, FRAME_BYTES, Found, FoundFrame, FrameError, FrameReader, RecoverError,
     SEGMENT_HEADER_BYTES, SegmentHeader, segment_name, segment_start,
 };
-use crate::log::LogId;
+use crate::log::{LogId, Offset};
 use crate::manifest::{MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::Layout;
 use crate::proof::{VerifyingKey, proof_start};
+use crate::reserve::RESERVE_FILE;
 use crate::timekeeper::{BOUND_FILE, Bound, BoundError, BoundFile};
 
 use compared::Comparison;
 use filed::Filed;
 use indexes::Indexes;
-pub use proofs::{Change, Changed, ProofVerdict, Proofs, Verification};
+pub use proofs::{Change, Changed, ProofVerdict, Proofs, Sealed, Verification};
 
 /// How many problems are told; more are counted.
 pub const PROBLEMS_MAX: usize = 1000;
@@ -324,6 +325,7 @@ fn run(
         let proofs = proofs.as_mut();
         done += filed.read(&part, disk, &manifest.logs, &mut indexes, proofs, tell)?;
     }
+    journal.follows(filed.last_stamp());
     let mut report = journal.judge(&segments, has_files, manifest.indexed_to)?;
     filed.add_to(&mut report);
     report.indexes = indexes.count;
@@ -332,7 +334,7 @@ fn run(
     }
     match proofs {
         None => Ok(report),
-        Some(proofs) => conclude(report, proofs, &segments),
+        Some(proofs) => conclude(report, proofs, &segments, &manifest),
     }
 }
 
@@ -340,11 +342,23 @@ fn conclude(
     mut report: Report,
     proofs: Proofs<'_>,
     segments: &[SegmentFile],
+    manifest: &Manifest,
 ) -> io::Result<Report> {
-    let sealed = segments
-        .iter()
-        .filter_map(|segment| segment.next.map(|next| (segment.name.clone(), segment.start..next)));
-    let verification = proofs.finish(&sealed.collect::<Vec<_>>())?;
+    let segments = segments.iter().filter_map(|segment| {
+        let span = segment.start..segment.next?;
+        Some(Sealed { file: segment.name.clone(), span, is_filed: false })
+    });
+    let filed = manifest.parts.iter().filter_map(|part| match part.layout {
+        Layout::Journal => None,
+        Layout::Filed { generation } => {
+            let file = filed_name(part.start, generation);
+            Some(Sealed { file, span: part.start..part.end, is_filed: true })
+        }
+    });
+    let mut sealed: Vec<Sealed> = segments.chain(filed).collect();
+    sealed.sort_by_key(|sealed| sealed.span.start);
+    let sealed_to = sealed.last().map_or(0, |sealed| sealed.span.end);
+    let verification = proofs.finish(&sealed, sealed_to.max(manifest.indexed_to))?;
     for problem in verification.problems() {
         report.problem(problem);
     }
@@ -370,7 +384,7 @@ fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> io::Result<Vec<String>> {
         named.contains(name)
             || segment_start(name).is_some_and(|start| start >= manifest.indexed_to)
             || proof_start(name).is_some()
-            || [BOUND_FILE, MANIFEST_FILE].contains(&name)
+            || [BOUND_FILE, MANIFEST_FILE, RESERVE_FILE].contains(&name)
     };
     let mut leftovers: Vec<String> =
         disk.list()?.into_iter().filter(|name| !is_known(name)).collect();
@@ -404,6 +418,7 @@ struct Finding {
 enum Wrong {
     Damage { file: String, reason: FrameError },
     Order { stamp: Hlc, last: Hlc },
+    Offsets { log: LogId, expected: Offset, found: Offset },
 }
 
 /// The journal as it is found, frame by frame.
@@ -419,6 +434,10 @@ struct Journal {
     /// The stamp of the last frame, and the largest.
     last: Hlc,
     largest: Hlc,
+    /// Where what is indexed ends; of what follows, the first frame, and how far each log came.
+    indexed_to: u64,
+    first_behind: Option<(u64, Hlc)>,
+    ends: BTreeMap<LogId, Offset>,
     /// Everything below is known to have been synced.
     known: u64,
     /// The position of the first damaged place.
@@ -430,6 +449,7 @@ impl Journal {
     /// `indexed_to` that were not filed yet; behind that, they follow one another.
     fn expected(&mut self, files: Vec<SegmentFile>, manifest: &Manifest) -> Vec<SegmentFile> {
         let from = manifest.indexed_to;
+        self.indexed_to = from;
         // All that the manifest speaks of was synced before.
         self.known = from;
         let (below, mut open): (Vec<_>, Vec<_>) =
@@ -486,6 +506,9 @@ impl Journal {
         }
         self.last = frame.stamp;
         self.largest = self.largest.max(frame.stamp);
+        if found.position >= self.indexed_to {
+            self.behind(found);
+        }
         if found.payload_is_whole {
             let report = &mut self.report;
             report.frames += 1;
@@ -494,6 +517,21 @@ impl Journal {
             let first = report.stamps.map_or(frame.stamp, |(first, _)| first);
             report.stamps = Some((first, frame.stamp));
         }
+    }
+
+    /// Takes note of a frame that is not indexed yet: nothing else says how far its log had come.
+    fn behind(&mut self, found: &FoundFrame) {
+        let (position, frame) = (found.position, &found.frame);
+        self.first_behind.get_or_insert((position, frame.stamp));
+        // Where nothing was sealed, logs begin at 0.
+        let begins = (self.indexed_to == 0).then_some(Offset(0));
+        if let Some(expected) = self.ends.get(&frame.log).copied().or(begins)
+            && expected != frame.base
+        {
+            let (log, found) = (frame.log, frame.base);
+            self.note(position, Wrong::Offsets { log, expected, found });
+        }
+        self.ends.insert(frame.log, frame.end_offset());
     }
 
     fn damaged(&mut self, file: &str, position: u64, reason: FrameError) {
@@ -522,6 +560,15 @@ impl Journal {
         {
             self.damaged(&segment.name, self.end, FrameError::Short);
             self.end = next;
+        }
+    }
+
+    /// Stamps rise over all files: what is not indexed yet lies behind what was filed.
+    fn follows(&mut self, last: Option<Hlc>) {
+        if let (Some((position, stamp)), Some(last)) = (self.first_behind, last)
+            && stamp <= last
+        {
+            self.note(position, Wrong::Order { stamp, last });
         }
     }
 
@@ -582,6 +629,9 @@ impl Wrong {
             }
             Wrong::Order { stamp, last } => {
                 RecoverError::Order { position, stamp, last }.to_string()
+            }
+            Wrong::Offsets { log, expected, found } => {
+                RecoverError::Offsets { position, log, expected, found }.to_string()
             }
         }
     }

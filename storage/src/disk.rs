@@ -1,5 +1,6 @@
 //! The few things that we ask of a disk, so that tests can own one that fails.
 
+mod handles;
 mod memory;
 mod read_only;
 mod real;
@@ -94,6 +95,12 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails.
     fn truncate(&self, length: u64) -> io::Result<()>;
 
+    /// Has the disk keep space for `length` bytes of the file, which is that long then.
+    ///
+    /// # Errors
+    /// The disk fails or is full, or (`Unsupported`) cannot do that.
+    fn allocate(&self, length: u64) -> io::Result<()>;
+
     /// Gives back the space of a range, which reads as zeros from then on, or as before where the disk
     /// cannot do that. The file's length stays.
     ///
@@ -125,6 +132,11 @@ pub trait DiskFile: Send + Sync + 'static {
     fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         self.read_at(buffer, position)
     }
+}
+
+/// Whether an error says that there is no room.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Reads exactly `buffer.len()` bytes.

@@ -31,6 +31,7 @@ use crate::log::{Base, Beginning, Log, LogId, Offset, Reached};
 use crate::manifest::Manifest;
 use crate::part::Parts;
 use crate::proof::SigningKey;
+use crate::reserve::Reserve;
 pub use giving_up::Freed;
 pub(crate) use loading::head_tables;
 pub use opening::HistoryError;
@@ -76,6 +77,7 @@ pub struct HistoryStats {
 /// What is sealed.
 pub(crate) struct History {
     pub(crate) disk: Arc<dyn Disk>,
+    reserve: Arc<Reserve>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) parts: Arc<Parts>,
     pub(crate) cache: Arc<BlockCache>,
@@ -154,7 +156,7 @@ impl History {
         held.sequence += 1;
         next.sequence = held.sequence;
         self.is_in_doubt.store(true, Ordering::Release);
-        next.write(&*self.disk)?;
+        self.reserve.with(|| next.write(&*self.disk))?;
         self.is_in_doubt.store(false, Ordering::Release);
         *held = next;
         self.manifest_sequence.store(held.sequence, Ordering::Release);
@@ -236,18 +238,26 @@ impl History {
         // One thing that cannot be done keeps no other from being done.
         let mut failed = self.rebuild_suspects().map(drop);
         let mut given_up = HashSet::new();
+        let (mut indexes, mut proves) = (true, true);
         loop {
             // What is sealed meanwhile is held in memory: it comes first, again and again.
-            while self.index_next()? {}
+            while indexes {
+                match self.index_next() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // Nothing is freed before it is proved: a disk too full for an index stays full else.
+                    Err(error) => (failed, indexes) = (Err(error), false),
+                }
+            }
             self.drop_idle();
             if failed.is_ok() {
                 failed = self.gather_heads();
             }
-            if failed.is_ok() {
+            if proves {
                 match self.prove_next() {
                     Ok(false) => {}
                     Ok(true) => continue,
-                    Err(error) => failed = Err(error),
+                    Err(error) => (failed, proves) = (Err(error), false),
                 }
             }
             match self.file_next(&mut given_up) {

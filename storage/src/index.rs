@@ -18,7 +18,7 @@ mod record;
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hlc::Hlc;
 
@@ -132,6 +132,8 @@ pub struct Index {
     /// What it says of itself.
     pub header: IndexHeader,
     blocks: Blocks,
+    /// The last log that has a run, once somebody asked: a log that was just made is in none.
+    last_log: OnceLock<LogId>,
 }
 
 impl std::fmt::Debug for Index {
@@ -168,7 +170,7 @@ impl Index {
             return Ok(None);
         }
         let blocks = Blocks::new(name.to_owned(), file, Arc::clone(cache), start);
-        Ok(Some(Index { header, blocks }))
+        Ok(Some(Index { header, blocks, last_log: OnceLock::new() }))
     }
 
     /// Opens an index of which nothing is known, to look at it: it may be longer or shorter than it
@@ -184,7 +186,8 @@ impl Index {
         let start = u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes of a block"));
         let Some(header) = IndexHeader::decode(&bytes, start) else { return Ok(None) };
         let cache = Arc::new(BlockCache::new(0));
-        Ok(Some(Index { header, blocks: Blocks::new(name.to_owned(), file, cache, start) }))
+        let blocks = Blocks::new(name.to_owned(), file, cache, start);
+        Ok(Some(Index { header, blocks, last_log: OnceLock::new() }))
     }
 
     /// Its name in the journal's directory.
@@ -248,6 +251,9 @@ impl Index {
     /// # Errors
     /// It cannot be read, or is damaged.
     pub fn find_run(&self, log: LogId) -> io::Result<Option<(u64, Run)>> {
+        if self.last_log()?.is_none_or(|last| log > last) {
+            return Ok(None);
+        }
         let from = self.header.run_block();
         let number = bisect(0..self.header.runs, |number| {
             self.record::<_, RUN_BYTES>(from, number, |bytes| Run::decode(bytes).log < log)
@@ -257,6 +263,15 @@ impl Index {
         }
         let run = self.run_at(number)?;
         Ok((run.log == log).then_some((number, run)))
+    }
+
+    fn last_log(&self) -> io::Result<Option<LogId>> {
+        let Some(last) = self.header.runs.checked_sub(1) else { return Ok(None) };
+        if let Some(log) = self.last_log.get() {
+            return Ok(Some(*log));
+        }
+        let log = self.run_at(last)?.log;
+        Ok(Some(*self.last_log.get_or_init(|| log)))
     }
 
     /// The run of `log`, which may be number `hint`.

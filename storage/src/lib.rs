@@ -28,6 +28,8 @@ pub mod manifest;
 pub mod part;
 pub mod proof;
 mod read_part;
+mod refusals;
+mod reserve;
 mod store;
 mod tail;
 pub mod timekeeper;
@@ -36,6 +38,7 @@ pub use data_file::{DataFile, LoadBuffer};
 pub use history::{Compacted, Emit, Fill, Freed, HistoryError, HistoryStats, Kept};
 pub use home::{FORMAT, Home, HomeError};
 pub use log::{Entry, Log, LogId, Offset, Piece, PieceData};
+pub use reserve::RESERVE_FILE;
 pub use store::{
     Append, AppendError, Appended, Durability, LogSource, OpenError, Options, Replay, Replayed,
     Results, Stage, Stats, Store,

@@ -165,6 +165,12 @@ pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> io::Resul
     Ok(bytes.into())
 }
 
+fn reserve_one<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() == 0 {
+        queue.reserve_exact(1);
+    }
+}
+
 /// What of a log is in memory.
 struct State {
     /// The last entries.
@@ -302,8 +308,11 @@ impl Log {
         entry.bytes = tip.bytes + u64::from(entry.length);
         entry.chain = Entry::link(tip.chain, &entry);
         state.tip = Tip::of(&entry, entry.user_peak);
+        // Most logs of files have one entry: there may be very many of them.
+        reserve_one(&mut state.entries);
         state.entries.push_back(entry);
         if let Some(payload) = payload {
+            reserve_one(&mut state.recent);
             state.recent.push_back(payload);
         }
     }

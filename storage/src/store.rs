@@ -29,6 +29,8 @@ use crate::log::{Entry, Log, LogId, Offset, entry_of, read_checked};
 use crate::manifest::ManifestError;
 use crate::part::{Indexed, Part};
 use crate::proof::SigningKey;
+use crate::refusals::Refusals;
+use crate::reserve::Reserve;
 use crate::tail::{HEAD_BYTES_MAX, Payload, Tail};
 use crate::timekeeper::{BoundError, BoundFile, Keeper, Reached, TimeError, Timekeeper};
 
@@ -202,7 +204,36 @@ struct Request<S: Stage> {
     durability: Durability,
     /// Whether it asks for a sync although the store does without.
     must_sync: bool,
+    /// Whether it may take the space that is kept for what makes space.
+    makes_space: bool,
     done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
+}
+
+impl<S: Stage> Request<S> {
+    fn new(
+        appends: Vec<Append<S::Note>>,
+        durability: Durability,
+        done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
+    ) -> Request<S> {
+        Request {
+            appends,
+            logs: Vec::new(),
+            durability,
+            must_sync: false,
+            makes_space: false,
+            done,
+        }
+    }
+}
+
+fn check_lengths<N>(appends: &[Append<N>]) {
+    for append in appends {
+        let length = append.payload.len();
+        assert!(
+            length <= PAYLOAD_BYTES_MAX as usize,
+            "no payload is longer than {PAYLOAD_BYTES_MAX} bytes: {length}"
+        );
+    }
 }
 
 /// Why a store does not open.
@@ -390,8 +421,11 @@ impl<S: Stage> Store<S> {
         let (entries, sealed, frames, open_since) = found.finish(&recovered);
         let segments = Arc::new(Segments::new(recovered.segments));
         let manifest_sequence = Arc::new(AtomicU64::new(opened.manifest.sequence));
+        let manifest_bytes = opened.manifest.encode().len() as u64;
+        let reserve = Arc::new(Reserve::open(Arc::clone(&disk), manifest_bytes));
         let history = Arc::new(opened.into_history(
             Arc::clone(&disk),
+            Arc::clone(&reserve),
             Arc::clone(&segments),
             &options,
             Arc::clone(&manifest_sequence),
@@ -416,7 +450,7 @@ impl<S: Stage> Store<S> {
             segment_bytes_max: options.segment_bytes_max,
             segment_frames_max: options.segment_frames_max,
         };
-        let journal = Journal::new(disk, segments, recovered.end, limits, frames);
+        let journal = Journal::new(disk, reserve, segments, recovered.end, limits, frames);
         let floor = newest.bound.previous();
         let (timekeeper, keeper) = Timekeeper::start(
             bound_file,
@@ -447,6 +481,7 @@ impl<S: Stage> Store<S> {
             stage: stage(replay),
             tail: Tail::new(options.tail_bytes_max),
             durability: options.durability,
+            refusals: Refusals::default(),
         };
         let store = Store {
             shared,
@@ -672,22 +707,38 @@ impl<S: Stage> Store<S> {
         durability: Durability,
         done: impl FnOnce(Results<S::Refusal>) + Send + 'static,
     ) {
-        for append in &appends {
-            let length = append.payload.len();
-            assert!(
-                length <= PAYLOAD_BYTES_MAX as usize,
-                "no payload is longer than {PAYLOAD_BYTES_MAX} bytes: {length}"
-            );
-        }
+        check_lengths(&appends);
+        self.queue(appends, durability, false, Box::new(done));
+    }
+
+    /// The same for what leads to space being given back: when the disk is full, it may take what is
+    /// kept for that. Nothing else is appended then until there is room again.
+    ///
+    /// # Panics
+    /// As [`Store::append`].
+    pub fn append_to_make_space(
+        &self,
+        appends: Vec<Append<S::Note>>,
+        durability: Durability,
+        done: impl FnOnce(Results<S::Refusal>) + Send + 'static,
+    ) {
+        check_lengths(&appends);
+        self.queue(appends, durability, true, Box::new(done));
+    }
+
+    /// The journal's thread reads no files: how far logs have come is read here.
+    fn queue(
+        &self,
+        appends: Vec<Append<S::Note>>,
+        durability: Durability,
+        makes_space: bool,
+        done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
+    ) {
         let logs = appends.iter().map(|append| self.log(append.log)).collect::<io::Result<_>>();
-        let (logs, why) = match logs {
-            Ok(logs) => (logs, None),
-            Err(error) => (Vec::new(), Some(error)),
-        };
-        let request = Request { appends, logs, durability, must_sync: false, done: Box::new(done) };
-        match why {
-            None => self.push(request),
-            Some(error) => {
+        let request = Request { makes_space, ..Request::new(appends, durability, done) };
+        match logs {
+            Ok(logs) => self.push(Request { logs, ..request }),
+            Err(error) => {
                 complete(vec![fail(request, &AppendError::Index(error.to_string().into()))]);
             }
         }
@@ -697,8 +748,8 @@ impl<S: Stage> Store<S> {
     /// calls `done`; also if the store has stopped ([`Store::stopped`]).
     pub fn when_synced(&self, done: impl FnOnce() + Send + 'static) {
         let done = Box::new(move |_: Results<S::Refusal>| done());
-        let (appends, logs, durability) = (Vec::new(), Vec::new(), Durability::Synced);
-        self.push(Request { appends, logs, durability, must_sync: true, done });
+        let (appends, durability) = (Vec::new(), Durability::Synced);
+        self.push(Request { must_sync: true, ..Request::new(appends, durability, done) });
     }
 
     fn push(&self, request: Request<S>) {
@@ -862,6 +913,7 @@ struct Writer<S: Stage> {
     stage: S,
     tail: Tail,
     durability: Durability,
+    refusals: Refusals,
 }
 
 /// An append that has its frame, and is not visible yet.
@@ -949,7 +1001,8 @@ impl<S: Stage> Writer<S> {
             .flat_map(|request| &request.appends)
             .map(|append| FRAME_BYTES as u64 + padded(append.payload.len() as u64))
             .sum();
-        if let Err(error) = self.make_room(room) {
+        let makes_space = group.iter().any(|request| request.makes_space);
+        if let Err(error) = self.make_room(room, makes_space) {
             let mut error = self.failed(error);
             // What was asked for besides appends does not depend on room for them.
             if durable
@@ -994,16 +1047,17 @@ impl<S: Stage> Writer<S> {
             }
             return complete(done);
         }
+        self.refusals.taken(|| self.timekeeper.steady_now());
         self.publish(laid, durable);
         complete(done);
     }
 
-    fn make_room(&mut self, bytes: u64) -> Result<(), WriteError> {
+    fn make_room(&mut self, bytes: u64, makes_space: bool) -> Result<(), WriteError> {
         if bytes == 0 {
             return Ok(());
         }
         let Writer { journal, stage, shared, .. } = self;
-        journal.make_room(bytes, &mut |sealed| hand_over(shared, stage, sealed))
+        journal.make_room(bytes, makes_space, &mut |sealed| hand_over(shared, stage, sealed))
     }
 
     fn lay_out(
@@ -1071,7 +1125,7 @@ impl<S: Stage> Writer<S> {
         let why: Arc<str> = describe(&error).into();
         match error {
             WriteError::Refused(_) => {
-                tracing::error!(error = %why, "the disk refused a write; it was taken back whole");
+                self.refusals.refused(&why, self.timekeeper.steady_now());
                 AppendError::Disk(why)
             }
             WriteError::Broken { .. } => {
@@ -1088,8 +1142,16 @@ type Gathered<S> = (Vec<Request<S>>, bool);
 
 fn take<S: Stage>(mut state: MutexGuard<'_, QueueState<S>>) -> Gathered<S> {
     let (mut group, mut bytes) = (Vec::new(), 0);
+    // What may take the space that is kept comes alone.
+    let ends = |group: &[Request<S>], next: &Request<S>| {
+        next.makes_space || group.last().is_some_and(|last| last.makes_space)
+    };
     while bytes < GROUP_BYTES {
         let Some(request) = state.requests.pop_front() else { break };
+        if !group.is_empty() && ends(&group, &request) {
+            state.requests.push_front(request);
+            break;
+        }
         let sum = |append: &Append<S::Note>| append.payload.len() as u64;
         bytes += request.appends.iter().map(sum).sum::<u64>();
         group.push(request);

@@ -130,6 +130,9 @@ impl BoundFile {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let file = disk.create(BOUND_FILE)?;
+                // A bound takes no more room then, however full the disk is.
+                let zeros = [0; SLOT_STRIDE as usize + SLOT_BYTES];
+                file.write_at(&mut [io::IoSlice::new(&zeros)], 0)?;
                 disk.sync_names()?;
                 file
             }
@@ -144,8 +147,10 @@ impl BoundFile {
         let next = Bound { sequence, bound, synced_to, clean, manifest };
         assert!(bound >= self.newest.bound, "the persisted bound never falls");
         let position = (next.sequence % 2) * SLOT_STRIDE;
-        self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position)?;
-        self.file.sync()?;
+        let written = self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position);
+        written.and_then(|()| self.file.sync()).map_err(|error| {
+            io::Error::new(error.kind(), format!("write journal/bound: {error}"))
+        })?;
         self.newest = next;
         Ok(())
     }

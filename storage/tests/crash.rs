@@ -376,14 +376,20 @@ impl Machine {
                 }
                 38..=39 => self.give_up(&rig),
                 _ => {
+                    let has_stopped = rig.store.stopped().is_some();
                     rig.store.close();
                     self.done.add(rig.store.history_stats());
-                    if !self.disk.is_down() {
+                    if !self.disk.is_down() && !has_stopped {
                         self.witness.durable = self.witness.visible;
                     }
                     drop(rig);
                     let Some(again) = self.open() else { return };
                     rig = again;
+                    // Of what it took before it stopped, some may be there that nobody was told of.
+                    if has_stopped {
+                        let least = self.witness.visible;
+                        self.witness.examine(&rig, least);
+                    }
                 }
             }
             rig.settle();

@@ -92,8 +92,8 @@ fn a_full_disk_refuses_a_group_whole_and_takes_appends_again_once_there_is_room(
     let rig = Rig::open(&disk, options(), &clock).unwrap();
     durably(&rig, 1, b"before");
     let commits = rig.calls.commits.load(Ordering::SeqCst);
-    let held: usize = files(&disk).values().map(Vec::len).sum();
-    disk.arm(Fault::FullAt(held as u64 + 100));
+    let held = disk.held_bytes();
+    disk.arm(Fault::FullAt(held + 100));
     for durability in [Durability::Synced, Durability::Written] {
         let group = vec![append(1, &[1; 3000]), append(2, &[2; 3000])];
         let results = rig.append(group, durability);
@@ -119,8 +119,8 @@ fn a_write_that_fills_the_disk_midway_is_taken_back_and_rolls_the_stage_back() {
     let options = Options { segment_bytes_max: 1 << 20, ..Options::default() };
     let rig = Rig::open(&disk, options, &clock).unwrap();
     one(&rig, 1, &[1; 100], Durability::Written).unwrap();
-    let held: usize = files(&disk).values().map(Vec::len).sum();
-    disk.arm(Fault::FullAt(held as u64 + 500));
+    let held = disk.held_bytes();
+    disk.arm(Fault::FullAt(held + 500));
     let promised = rig.frontier();
     assert!(matches!(one(&rig, 1, &[2; 900], Durability::Written), Err(AppendError::Disk(_))));
     assert_eq!(rig.calls.rollbacks.load(Ordering::SeqCst), 1, "rolled back");
@@ -147,8 +147,8 @@ fn a_disk_too_full_for_a_new_segment_refuses_and_recovers() {
     for index in 0..3 {
         durably(&rig, 1, &[index; 1000]);
     }
-    let held: usize = files(&disk).values().map(Vec::len).sum();
-    disk.arm(Fault::FullAt(held as u64 / 2));
+    let held = disk.held_bytes();
+    disk.arm(Fault::FullAt(held));
     for _ in 0..3 {
         assert!(matches!(one(&rig, 1, &[9; 1000], Durability::Synced), Err(AppendError::Disk(_))));
     }
@@ -160,6 +160,110 @@ fn a_disk_too_full_for_a_new_segment_refuses_and_recovers() {
     assert_eq!(firsts, [0, 1, 2, 3]);
 }
 
+/// Fills the disk to its last byte, as others on it may.
+fn fill(disk: &MemoryDisk) {
+    disk.arm(Fault::FullAt(disk.held_bytes()));
+}
+
+/// F16: whatever fills the disk, what makes room can be written down.
+#[test]
+fn f16_history_can_be_given_up_on_a_disk_that_is_full_to_the_last_byte() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { driven_by_hand: true, ..options() };
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    for index in 0..20 {
+        durably(&rig, 1, &[index; 1000]);
+    }
+    rig.store.tend().unwrap();
+    fill(&disk);
+    assert!(matches!(one(&rig, 1, &[9; 3000], Durability::Synced), Err(AppendError::Disk(_))));
+    // Whoever says that a topic ends gets it said, in a new segment if need be.
+    for _ in 0..3 {
+        let (sender, said) = std::sync::mpsc::channel();
+        let event = vec![append(2, &[8; 1500])];
+        rig.store.append_to_make_space(event, Durability::Synced, move |results| {
+            sender.send(results).unwrap();
+        });
+        while rig.store.turn() {}
+        assert!(said.recv().unwrap()[0].is_ok());
+    }
+    rig.store.give_up(&[(LogId(1), Offset(16))]).unwrap();
+    // What was let go of is for that only, although there is room now.
+    let refused = one(&rig, 1, b"small", Durability::Synced);
+    let Err(AppendError::Disk(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("kept for giving up history"), "{why}");
+    let before = disk.held_bytes();
+    rig.store.free().unwrap();
+    rig.store.free().unwrap();
+    assert!(disk.held_bytes() + 12_000 < before, "space was given back");
+    assert!(rig.read(LogId(1))[0].payload == [16; 1000][..], "the rest is read");
+    // There is room for what is kept again once others let go of theirs.
+    disk.make_room();
+    durably(&rig, 1, b"after");
+    assert!(disk.names().contains(&storage::RESERVE_FILE.to_owned()));
+    drop(rig);
+    assert_eq!(problems(&disk), [""; 0]);
+    let reopened = Rig::open(&disk.after_crash(|_| 0), options, &clock).unwrap();
+    assert_eq!(reopened.store.log(LogId(2)).unwrap().end(), Offset(3));
+    assert_eq!(reopened.store.log(LogId(1)).unwrap().start(), Offset(16));
+}
+
+/// F16: a start on a full disk takes no room that is not there.
+#[test]
+fn f16_a_store_starts_on_a_full_disk_reads_and_gives_up() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { driven_by_hand: true, ..options() };
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    for index in 0..20 {
+        durably(&rig, 1, &[index; 1000]);
+    }
+    rig.store.tend().unwrap();
+    fill(&disk);
+    rig.store.give_up(&[(LogId(1), Offset(3))]).unwrap();
+    let disk = disk.after_kill();
+    // Somebody else takes what was let go of.
+    disk.arm(Fault::FullAt(disk.held_bytes() - 1));
+    clock.advance(Duration::from_secs(5));
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(3));
+    assert!(matches!(one(&rig, 1, b"small", Durability::Synced), Err(AppendError::Disk(_))));
+    assert!(rig.read(LogId(1))[0].payload == [3; 1000][..]);
+    disk.make_room();
+    durably(&rig, 1, b"after");
+}
+
+/// F16: what cannot be indexed for want of room keeps nothing from being freed, also not after a restart.
+#[test]
+fn f16_what_was_given_up_is_freed_although_there_is_no_room_for_an_index() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { driven_by_hand: true, ..options() };
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    for index in 0..20 {
+        durably(&rig, 1, &[index; 1000]);
+    }
+    rig.store.tend().unwrap();
+    // Sealed, and not indexed yet.
+    for index in 20..30 {
+        durably(&rig, 1, &[index; 1000]);
+    }
+    fill(&disk);
+    rig.store.give_up(&[(LogId(1), Offset(18))]).unwrap();
+    drop(rig);
+    let disk = disk.after_kill();
+    fill(&disk);
+    clock.advance(Duration::from_secs(5));
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let before = disk.held_bytes();
+    assert_eq!(rig.store.tend().unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    rig.store.free().unwrap();
+    rig.store.free().unwrap();
+    assert!(disk.held_bytes() + 10_000 < before, "{} of {before} are held", disk.held_bytes());
+    rig.store.tend().unwrap();
+    drop(rig);
+    disk.make_room();
+    assert_eq!(problems(&disk), [""; 0]);
+}
+
 /// Taking a group back syncs one file; sealed segments that nobody synced are still not.
 #[test]
 fn f18_withdrawing_a_group_does_not_claim_that_sealed_segments_were_synced() {
@@ -169,8 +273,8 @@ fn f18_withdrawing_a_group_does_not_claim_that_sealed_segments_were_synced() {
         one(&rig, 1, &[index; 1000], Durability::Written).unwrap();
     }
     assert_eq!(segments(&disk).len(), 2);
-    let held: usize = files(&disk).values().map(Vec::len).sum();
-    disk.arm(Fault::FullAt(held as u64));
+    let held = disk.held_bytes();
+    disk.arm(Fault::FullAt(held));
     assert!(matches!(one(&rig, 1, &[9; 1000], Durability::Written), Err(AppendError::Disk(_))));
     disk.make_room();
     drop(rig);

@@ -477,6 +477,114 @@ fn a_filed_store() -> MemoryDisk {
     disk
 }
 
+/// Where the header of the first frame of a filed file stands.
+fn first_frame(filed: &[u8]) -> usize {
+    filed.windows(4).position(|word| word == b"FFJ1").unwrap()
+}
+
+/// Makes all checksums of a filed frame right again; its position is the one in front of it.
+fn make_filed_whole(filed: &mut [u8], at: usize) {
+    let crc = crc32c::crc32c(&filed[at + FRAME_BYTES..at + FRAME]);
+    filed[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&filed[at - 32..at - 24]);
+    let crc = crc32c::crc32c_append(crc, &filed[at + 8..at + FRAME_BYTES]);
+    filed[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&filed[at - 32..at - 8]);
+    let crc = crc32c::crc32c_append(crc, &filed[at..at + 8]);
+    filed[at - 8..at - 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Changes the first frame of a filed file, with its checksums.
+fn forge_filed(disk: &MemoryDisk, nth: usize) -> String {
+    let name = has(disk, ".filed").remove(nth);
+    let mut bytes = disk.bytes(&name);
+    let at = first_frame(&bytes);
+    bytes[at + FRAME_BYTES] ^= 1;
+    make_filed_whole(&mut bytes, at);
+    replace(disk, &name, &bytes);
+    name
+}
+
+/// What a verification says beside what a check does.
+fn said(disk: &MemoryDisk, keys: bool) -> Vec<String> {
+    let checked = storage::check::check(disk, &mut |_| {}).unwrap().problems;
+    let keys = if keys { vec![key().verifying_key()] } else { Vec::new() };
+    let mut problems = storage::check::verify(disk, &keys, &mut |_| {}).unwrap().problems;
+    problems.retain(|problem| !checked.contains(problem));
+    problems
+}
+
+/// A filed file was proved before it was filed: it hides behind no proof that was taken away.
+#[test]
+fn f41_a_filed_file_whose_proof_was_taken_away_is_named_whichever_it_is() {
+    for keys in [false, true] {
+        // The oldest, the newest, and all.
+        for gone in [0..1, 2..3, 0..2, 1..3, 0..3] {
+            let disk = a_filed_store();
+            let proofs = has(&disk, ".proof");
+            let names: Vec<String> = gone.clone().map(|nth| forge_filed(&disk, nth)).collect();
+            proofs[gone.clone()].iter().for_each(|name| disk.remove(name).unwrap());
+            let said = said(&disk, keys);
+            for name in names {
+                let is_named = said.iter().any(|problem| problem.contains(&name));
+                assert!(is_named, "{gone:?}, {name}: {said:?}");
+            }
+        }
+        // A proof that looks as if it had not been finished.
+        let disk = a_filed_store();
+        let name = forge_filed(&disk, 2);
+        let proof = has(&disk, ".proof").remove(2);
+        let bytes = disk.bytes(&proof);
+        replace(&disk, &proof, &vec![0; bytes.len()]);
+        let said = said(&disk, keys);
+        assert!(said.iter().any(|problem| problem.contains(&name)), "{said:?}");
+    }
+}
+
+#[test]
+fn f41_a_filed_frame_that_claims_to_come_from_where_no_proof_reaches_is_named() {
+    let disk = a_filed_store();
+    let name = &has(&disk, ".filed")[1];
+    let good = disk.bytes(name);
+    let at = first_frame(&good);
+    for position in [1_u64 << 40, position(3, 0), position(0, 1)] {
+        let mut bad = good.clone();
+        bad[at - 32..at - 24].copy_from_slice(&position.to_le_bytes());
+        bad[at + FRAME_BYTES] ^= 1;
+        make_filed_whole(&mut bad, at);
+        replace(&disk, name, &bad);
+        let problems = verified(&disk).problems;
+        let what = format!("another stretch. file={name}, position={position}");
+        assert!(problems.iter().any(|problem| problem.contains(&what)), "{problems:?}");
+    }
+}
+
+/// Proofs of what is no longer there tell that it was.
+#[test]
+fn f41_a_history_that_was_cut_short_is_named_if_its_proofs_were_left() {
+    let disk = a_filed_store();
+    let manifest = storage::manifest::Manifest::read(&disk).unwrap();
+    let mut short = manifest.clone();
+    let last = short.parts.pop().unwrap();
+    short.indexed_to = last.start;
+    replace(&disk, "manifest", &short.encode());
+    for name in has(&disk, ".journal") {
+        disk.remove(&name).unwrap();
+    }
+    let (said, proof) = (said(&disk, true), proof_name(last.start));
+    let what = "what it proves is not here";
+    let names = |problem: &String| problem.starts_with(&proof) && problem.contains(what);
+    assert!(said.iter().any(names), "{said:?}");
+    // So does a chain that has lost its beginning.
+    let disk = a_filed_store();
+    disk.remove(&proof_name(0)).unwrap();
+    let said = verified(&disk).problems;
+    assert!(
+        said.iter().any(|problem| problem.contains("proofs before it are missing")),
+        "{said:?}"
+    );
+}
+
 #[test]
 fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
     let disk = a_filed_store();
@@ -487,21 +595,14 @@ fn g15_history_stays_verifiable_when_it_is_filed_in_another_order() {
     // A payload of the second file, forged with its checksums.
     let name = &has(&disk, ".filed")[1];
     let good = disk.bytes(name);
-    let at = good.windows(4).position(|word| word == b"FFJ1").unwrap();
+    let at = first_frame(&good);
     let position = u64::from_le_bytes(good[at - 32..at - 24].try_into().unwrap());
     let mut bad = good.clone();
     bad[at + FRAME_BYTES + 3] ^= 1;
     replace(&disk, name, &bad);
     let report = verified(&disk);
     assert!(report.problems.iter().any(|problem| problem.contains("is damaged")));
-    let crc = crc32c::crc32c(&bad[at + FRAME_BYTES..at + FRAME]);
-    bad[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
-    let crc = crc32c::crc32c(&position.to_le_bytes());
-    let crc = crc32c::crc32c_append(crc, &bad[at + 8..at + FRAME_BYTES]);
-    bad[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
-    let crc = crc32c::crc32c(&bad[at - 32..at - 8]);
-    let crc = crc32c::crc32c_append(crc, &bad[at..at + 8]);
-    bad[at - 8..at - 4].copy_from_slice(&crc.to_le_bytes());
+    make_filed_whole(&mut bad, at);
     replace(&disk, name, &bad);
     let report = storage::check::check(&disk, &mut |_| {}).unwrap();
     assert_eq!(report.problems.len(), 1, "checksums do not tell: {:?}", report.problems);

@@ -164,7 +164,7 @@ fn all_problems_are_told_at_once_each_with_its_place() {
         "variable FREEZEFRAME_HTTPP: it is no setting's; did you mean FREEZEFRAME_HTTP?".to_owned(),
         "variable FREEZEFRAME_KAFKA_NODE_ID: node.id: \"-1\" is no value for it; give a whole number from 0 to 2147483647".to_owned(),
         "--kafka: server.kafka: \"9092\" is no value for it; give HOST:PORT, such as 127.0.0.1:9092 (port 0 takes any free one), or off".to_owned(),
-        "--set log.retention.ms: \"soon\" is no value for it; give a number, in range".to_owned(),
+        "--set log.retention.ms: \"soon\" is no value for it; give a whole number, -1 or more".to_owned(),
     ];
     expected.sort();
     assert_eq!(found, expected);

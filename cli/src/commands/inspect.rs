@@ -19,6 +19,7 @@ use crate::table::Table;
 
 mod bound;
 mod filed;
+mod heads;
 mod index;
 mod manifest;
 mod proof;
@@ -31,9 +32,9 @@ const ROWS_MAX: usize = 500;
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, segments of the journal
-(*.journal), frames that were filed by log (*.filed), indexes (*.index) and proofs
-(*.proof), by their names or by how they begin. It takes no lock: it works beside
+Knows FREEZEFRAME, LOCK, journal/bound, journal/manifest, journal/reserve, segments
+of the journal (*.journal), frames that were filed by log (*.filed), indexes
+(*.index) and proofs (*.proof), by their names or by how they begin. It takes no lock: it works beside
 a running server, whose newest writes may look torn then. What is damaged is
 printed as far as it can be. Whether all is well is for `freezeframe check` to
 say; the exit code is 0 if the files could be read.
@@ -114,11 +115,25 @@ const KINDS: &[Kind] = &[
         print: manifest::print,
     },
     Kind {
+        what: "space that is kept for giving up history on a full disk; nothing is in it",
+        has_name: |name| name == storage::RESERVE_FILE,
+        magic: b"",
+        magic_at: 0,
+        print: |_, _| Ok(()),
+    },
+    Kind {
         what: "an index",
         has_name: storage::filed::is_index_name,
         magic: b"FFINDEX1",
         magic_at: 8,
         print: index::print,
+    },
+    Kind {
+        what: "where the newest run of each log stands",
+        has_name: |name| storage::index::heads_stretch(name).is_some(),
+        magic: b"FFHEADS1",
+        magic_at: 8,
+        print: heads::print,
     },
     Kind {
         what: "frames that were filed by log",
@@ -297,10 +312,12 @@ mod tests {
             ("bound", "promised"),
             ("00000000000000000280.journal", "segment of"),
             ("00000000000000000280.proof", "proof of"),
-            ("manifest", "given up"),
+            ("manifest", "and what was given up"),
+            ("reserve", "space that is kept"),
             ("00000000000000000280.index", "an index"),
             ("00000000000000000280.1.index", "an index"),
             ("log-00000000000000000007.31.index", "an index"),
+            ("00000000000000000000-00000000000000000280.heads", "newest run"),
             ("00000000000000000280.1.filed", "filed by log"),
             ("log-00000000000000000007.31.filed", "filed by log"),
         ] {
@@ -319,6 +336,7 @@ mod tests {
             "00000000000000000280..filed",
             "log-7.1.index",
             "log-00000000000000000007.index",
+            "0-280.heads",
         ] {
             assert!(!KINDS.iter().any(|kind| (kind.has_name)(name)), "{name}");
         }

@@ -18,7 +18,9 @@ use crate::output;
     args_conflicts_with_subcommands = true,
     after_help = "\
 While a pin stands, nothing that its moment shows is given up: not by retention,
-not by compaction, and not by an order to delete records.
+not by compaction, and not by an order to delete records. What was written
+since waits behind it, for the oldest goes first: a pin without --topic ends
+retention of every topic that it shows, until it expires or is removed.
 
 Examples:
   freezeframe pins

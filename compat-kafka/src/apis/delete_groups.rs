@@ -33,25 +33,29 @@ fn result(group: GroupId, code: i16) -> DeletableGroupResult {
 }
 
 async fn delete(kafka: &Kafka, group: &str) -> Result<(), ResponseError> {
-    let deleted = kafka.groups.delete(group).await;
-    if !matches!(deleted, Ok(()) | Err(GroupError::GroupIdNotFound)) {
-        return deleted.map_err(group_error);
+    let mut deleted = kafka.groups.delete(group).await;
+    if deleted == Err(GroupError::GroupIdNotFound) {
+        let left = kafka.engine.committed_offsets(Some(group));
+        if !left.map_err(|error| coordinator_error(&error))?.is_empty() {
+            // Nobody has acted on it in this life.
+            kafka.groups.restore_without_members(group);
+            deleted = kafka.groups.delete(group).await;
+        }
     }
-    // The end of a group that was ever saved takes its offsets with it. What is left is of a group
-    // that nobody has joined, or that a commit outlived.
-    let left = kafka.engine.committed_offsets(Some(group));
-    if left.map_err(|error| coordinator_error(&error))?.is_empty() {
-        return deleted.map_err(group_error);
-    }
-    kafka.engine.delete_group(group).await.map(drop).map_err(|error| coordinator_error(&error))
+    deleted.map_err(group_error)
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::OffsetCommit;
-    use kafka_protocol::messages::LeaveGroupRequest;
+    use std::task::Poll;
 
-    use super::super::join_group::bench::{Bench, group_id};
+    use engine::OffsetCommit;
+    use kafka_protocol::messages::offset_commit_request::{
+        OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+    };
+    use kafka_protocol::messages::{LeaveGroupRequest, OffsetCommitRequest};
+
+    use super::super::join_group::bench::{Bench, group_id, topic_name};
     use super::*;
 
     async fn delete_in(bench: &Bench, version: i16, groups: &[&str]) -> Vec<(String, i16)> {
@@ -68,7 +72,7 @@ mod tests {
             generation_id: -1,
             kind: crate::groups::CommitKind::Plain,
         };
-        bench.kafka.groups.check_commit(group, &fence).unwrap();
+        bench.kafka.groups.commit(group, &fence, || ()).unwrap();
         commit_unseen(bench, group).await;
     }
 
@@ -125,5 +129,37 @@ mod tests {
         commit_unseen(&bench, "g").await;
         assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
         assert_eq!(offset_count(&bench, "g"), 0);
+    }
+
+    /// Whether the commit is applied by then or not.
+    #[tokio::test]
+    async fn a_commit_on_its_way_goes_with_the_group_that_is_deleted_behind_it() {
+        let bench = Bench::new();
+        bench.topic("a", 1).await;
+        let partition = OffsetCommitRequestPartition::default().with_committed_offset(5);
+        let topic = OffsetCommitRequestTopic::default()
+            .with_name(topic_name("a"))
+            .with_partitions(vec![partition]);
+        let request = OffsetCommitRequest::default()
+            .with_group_id(group_id("g"))
+            .with_generation_id_or_member_epoch(-1)
+            .with_topics(vec![topic]);
+        let mut committing = Box::pin(bench.ask(8, request));
+        let mut codes = None;
+        let once = std::future::poll_fn(|context| {
+            if let Poll::Ready(answer) = committing.as_mut().poll(context) {
+                codes = Some(answer.topics[0].partitions[0].error_code);
+            }
+            Poll::Ready(())
+        });
+        once.await;
+        assert_eq!(delete_in(&bench, 2, &["g"]).await, [("g".to_owned(), 0)]);
+        let code = match codes {
+            Some(code) => code,
+            None => committing.await.topics[0].partitions[0].error_code,
+        };
+        assert_eq!(code, 0);
+        let known = bench.kafka.groups.list().len();
+        assert_eq!((offset_count(&bench, "g"), known), (0, 0), "it was committed before");
     }
 }

@@ -26,7 +26,7 @@ impl Serve for DeleteRecordsRequest {
     async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DeleteRecordsResponse {
         let mut topics = Vec::with_capacity(self.topics.len());
         for asked in self.topics {
-            let topic = deletable(kafka, &asked.name);
+            let topic = changeable(kafka, &asked.name).map_err(|refusal| refusal.error);
             let mut partitions = Vec::with_capacity(asked.partitions.len());
             for partition in asked.partitions {
                 let deleted = match &topic {
@@ -55,14 +55,15 @@ fn answer(index: i32, deleted: Result<i64, ResponseError>) -> DeleteRecordsParti
     }
 }
 
-/// A topic of whose records some may be given up: not one that keeps the newest of each key.
-fn deletable(kafka: &Kafka, name: &str) -> Result<Arc<Topic>, ResponseError> {
-    let topic = changeable(kafka, name).map_err(|refusal| refusal.error)?;
-    let policy = topic.config.value("cleanup.policy", kafka.engine.topic_defaults());
-    if policy.split(',').any(|word| word.trim() == "delete") {
-        return Ok(topic);
+/// A partition of whose records some may be given up: not one of a topic that only keeps the newest of
+/// each key.
+fn check_deletable(kafka: &Kafka, topic: &Topic, index: i32) -> Result<(), ResponseError> {
+    topic.partition(index).map_err(|error| engine_error(&error))?;
+    let defaults = kafka.engine.topic_defaults();
+    if topic.config.is_compacted(defaults) && !topic.config.deletes(defaults) {
+        return Err(ResponseError::PolicyViolation);
     }
-    Err(ResponseError::PolicyViolation)
+    Ok(())
 }
 
 async fn delete(
@@ -70,6 +71,7 @@ async fn delete(
     topic: &Topic,
     asked: &DeleteRecordsPartition,
 ) -> Result<i64, ResponseError> {
+    check_deletable(kafka, topic, asked.partition_index)?;
     if asked.offset < ALL {
         return Err(ResponseError::OffsetOutOfRange);
     }
@@ -152,10 +154,13 @@ mod tests {
         for (name, policy, code) in [
             ("compacted", "compact", ResponseError::PolicyViolation.code()),
             ("both", "compact,delete", 0),
+            ("neither", "", 0),
         ] {
             let configs = BTreeMap::from([("cleanup.policy".to_owned(), policy.to_owned())]);
             kafka.engine.create_topic(name, 1, configs, new_topic_id(), false).await.unwrap();
             assert_eq!(before(&kafka, name, 0, 0).await.0, code, "{name}");
+            let unknown = ResponseError::UnknownTopicOrPartition.code();
+            assert_eq!(before(&kafka, name, 7, 0).await.0, unknown, "{name}");
         }
     }
 

@@ -135,22 +135,23 @@ fn broker_configs(
         return Ok(Vec::new());
     }
     check_node_id(kafka, name)?;
-    Ok(kafka
-        .options
-        .broker_configs
-        .iter()
-        .map(|(name, value)| {
-            let synonym = synonym(name, value, source::STATIC_BROKER);
-            DescribeConfigsResourceResult::default()
-                .with_name(text(name))
-                .with_value(Some(text(value)))
-                .with_read_only(true)
-                .with_config_source(source::STATIC_BROKER)
-                .with_synonyms(vec![synonym])
-                .with_config_type(TYPE_UNKNOWN)
-                .with_documentation(None)
-        })
-        .collect())
+    let options = &kafka.options;
+    let described = |(name, value): &(String, String)| {
+        let default = options.broker_defaults.get(name);
+        let is_set = default != Some(value);
+        let source = if is_set { source::STATIC_BROKER } else { source::DEFAULT };
+        let own = is_set.then(|| synonym(name, value, source));
+        let default = default.map(|default| synonym(name, default, source::DEFAULT));
+        DescribeConfigsResourceResult::default()
+            .with_name(text(name))
+            .with_value(Some(text(value)))
+            .with_read_only(true)
+            .with_config_source(source)
+            .with_synonyms(own.into_iter().chain(default).collect())
+            .with_config_type(TYPE_UNKNOWN)
+            .with_documentation(None)
+    };
+    Ok(options.broker_configs.iter().map(described).collect())
 }
 
 /// Whether a broker's name is this one's id.
@@ -215,7 +216,9 @@ impl Setting<'_> {
         let broker = self
             .broker
             .map(|value| synonym(name.unwrap_or(self.name), value, source::STATIC_BROKER));
-        let default = name.map(|name| synonym(name, self.default, source::DEFAULT));
+        let default = name
+            .filter(|_| !COMES_IN_OTHER_UNITS.contains(&self.name))
+            .map(|name| synonym(name, self.default, source::DEFAULT));
         own.into_iter().chain(broker).chain(default).collect()
     }
 }
@@ -242,6 +245,10 @@ fn type_number(name: &str) -> i8 {
         _ => TYPE_UNKNOWN,
     }
 }
+
+/// Of these Kafka's broker has a default only in another unit, which is no synonym.
+const COMES_IN_OTHER_UNITS: &[&str] =
+    &["flush.ms", "retention.ms", "segment.jitter.ms", "segment.ms"];
 
 /// Kafka's name for a topic's setting where it is the broker's; some topics' settings have none.
 fn broker_name(topic_name: &str) -> Option<&'static str> {
@@ -326,13 +333,11 @@ mod tests {
         let synonym = |name: &str, value: &str, source| (name.to_owned(), value.to_owned(), source);
         assert_eq!(
             values("retention.ms"),
-            [
-                synonym("retention.ms", "7", 1),
-                synonym("log.retention.ms", "5000", 4),
-                synonym("log.retention.ms", "604800000", 5),
-            ]
+            [synonym("retention.ms", "7", 1), synonym("log.retention.ms", "5000", 4),]
         );
-        assert_eq!(values("segment.ms"), [synonym("log.roll.ms", "604800000", 5)]);
+        // Kafka's broker has a default of that in hours only.
+        assert!(values("segment.ms").is_empty());
+        assert_eq!(values("segment.bytes"), [synonym("log.segment.bytes", "1073741824", 5)]);
         assert_eq!(config("retention.ms").config_source, 1);
         assert_eq!(config("retention.ms").config_type, 5);
         assert_eq!(config("cleanup.policy").config_type, 7);
@@ -374,15 +379,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_broker_s_settings_stand_under_its_id() {
-        let settings = vec![("log.retention.ms".to_owned(), "5000".to_owned())];
-        let kafka =
-            kafka_with(KafkaOptions { broker_configs: settings, ..KafkaOptions::default() });
+    async fn the_broker_s_settings_stand_under_its_id_and_those_that_nobody_set_are_defaults() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let options = KafkaOptions {
+            broker_configs: vec![
+                pair("log.retention.bytes", "-1"),
+                pair("log.retention.hours", "24"),
+                pair("log.retention.ms", "5000"),
+            ],
+            broker_defaults: [
+                pair("log.retention.bytes", "-1"),
+                pair("log.retention.hours", "168"),
+            ]
+            .into(),
+            ..KafkaOptions::default()
+        };
+        let kafka = kafka_with(options);
         let own = describe_one(&kafka, resource(resource::BROKER, "1")).await;
-        assert_eq!((own.error_code, own.configs.len()), (0, 1));
-        let config = &own.configs[0];
-        assert_eq!((&*config.name, &config.value), ("log.retention.ms", &Some(text("5000"))));
-        assert_eq!((config.config_source, config.read_only), (4, true));
+        assert_eq!(own.error_code, 0);
+        assert!(own.configs.iter().all(|config| config.read_only));
+        let [untouched, hours, ms] = &own.configs[..] else { panic!("{own:?}") };
+        for (config, value, source, synonyms) in [
+            (untouched, "-1", 5, &[("-1", 5)][..]),
+            (hours, "24", 4, &[("24", 4), ("168", 5)]),
+            (ms, "5000", 4, &[("5000", 4)]),
+        ] {
+            assert_eq!((config.value.as_deref(), config.config_source), (Some(value), source));
+            let found = config.synonyms.iter().map(|one| (one.value.as_deref(), one.source));
+            assert!(found.eq(synonyms.iter().map(|(value, source)| (Some(*value), *source))));
+        }
         let default = describe_one(&kafka, resource(resource::BROKER, "")).await;
         assert_eq!((default.error_code, default.configs.len()), (0, 0));
     }
@@ -429,6 +454,8 @@ mod tests {
                 "freezeframe.user.time.order",
                 "freezeframe.user.time.unreadable",
                 "leader.replication.throttled.replicas",
+                "remote.log.copy.disable",
+                "remote.log.delete.on.disable",
                 "remote.storage.enable",
             ]
         );

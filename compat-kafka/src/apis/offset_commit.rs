@@ -74,9 +74,31 @@ async fn commit(
     if verdicts.iter().flatten().all(Option::is_some) {
         return Ok(());
     }
-    let passed = kafka.groups.check_commit(&request.group_id, &fence(request));
-    passed.map_err(|error| fence_error(error, context.version))?;
     let metadata_max = kafka.options.offset_metadata_bytes_max;
+    let queue = || {
+        let offsets = offsets(request, verdicts, metadata_max);
+        let is_any = !offsets.is_empty();
+        is_any.then(|| kafka.engine.begin_commit_offsets(&request.group_id, offsets))
+    };
+    let queued = kafka.groups.commit(&request.group_id, &fence(request), queue);
+    let queued = queued.map_err(|error| fence_error(error, context.version))?;
+    let committed = match queued {
+        None => return Ok(()),
+        Some(Ok(committing)) => committing.done().await.map(drop),
+        Some(Err(error)) => Err(error),
+    };
+    committed.map_err(|error| {
+        tracing::error!(group = request.group_id.as_str(), %error, "offsets cannot be committed");
+        coordinator_error(&error)
+    })
+}
+
+/// Those that have no verdict, and get none for what is to be remembered with them.
+fn offsets(
+    request: &OffsetCommitRequest,
+    verdicts: &mut [Verdicts],
+    metadata_max: usize,
+) -> Vec<OffsetCommit> {
     let mut offsets = Vec::new();
     for (topic, verdicts) in request.topics.iter().zip(verdicts) {
         for (partition, verdict) in topic.partitions.iter().zip(verdicts) {
@@ -88,14 +110,7 @@ async fn commit(
             }
         }
     }
-    if offsets.is_empty() {
-        return Ok(());
-    }
-    let committed = kafka.engine.commit_offsets(&request.group_id, offsets).await;
-    committed.map(drop).map_err(|error| {
-        tracing::error!(group = request.group_id.as_str(), %error, "offsets cannot be committed");
-        coordinator_error(&error)
-    })
+    offsets
 }
 
 fn fence(request: &OffsetCommitRequest) -> CommitFence {

@@ -55,7 +55,7 @@ pub trait GroupLog: Send + Sync + 'static {
     /// Stores a snapshot in the place of the last one. Done when it survives a crash.
     fn put(&self, group: &str, snapshot: Vec<u8>) -> BoxFuture<Result<(), String>>;
 
-    /// Forgets the group's snapshot, if there is one.
+    /// Forgets the group's snapshot and offsets, if there are any.
     fn delete(&self, group: &str) -> BoxFuture<Result<(), String>>;
 
     /// Whether offsets are committed for the group: then it is remembered without members too.
@@ -135,7 +135,9 @@ impl Coordinator {
             let machine = Group::new(self.shared.options.clone());
             let slot = vacant.insert(Slot::new(group, machine)).clone();
             drop(groups);
-            self.shared.settle(&slot, &mut slot.inner.lock(), self.shared.now(), Vec::new());
+            let mut inner = slot.inner.lock();
+            inner.is_stored = true;
+            self.shared.settle(&slot, &mut inner, self.shared.now(), Vec::new());
         }
     }
 
@@ -238,10 +240,24 @@ impl Coordinator {
     /// May this client commit offsets? A client without group management makes the group, if there
     /// is none; any other is told [`GroupError::GroupIdNotFound`], which is `GROUP_ID_NOT_FOUND`
     /// from version 9 of `OffsetCommit` and `ILLEGAL_GENERATION` everywhere else.
-    pub fn check_commit(&self, group: &str, fence: &CommitFence) -> Result<(), GroupError> {
+    ///
+    /// What `queue` puts into the log comes before all that is decided about the group later: before
+    /// its end, and before it is set to a moment.
+    pub fn commit<T>(
+        &self,
+        group: &str,
+        fence: &CommitFence,
+        queue: impl FnOnce() -> T,
+    ) -> Result<T, GroupError> {
         let is_simple = fence.generation_id < 0;
         let absent = if is_simple { Absent::Create } else { Absent::Refuse };
-        self.act(group, absent, |_, inner, now| (inner.group.check_commit(now, fence), Vec::new()))?
+        self.act(group, absent, |_, inner, now| {
+            let queued = inner.group.check_commit(now, fence).map(|()| {
+                inner.is_stored = true;
+                queue()
+            });
+            (queued, Vec::new())
+        })?
     }
 
     /// May offsets of the group be deleted, and which topics' may not?
@@ -263,7 +279,7 @@ impl Coordinator {
         listed
     }
 
-    /// Deletes a group that has no members. Its offsets are the caller's to delete.
+    /// Deletes a group that has no members, with its offsets.
     pub async fn delete(&self, group: &str) -> Result<(), GroupError> {
         let slot = self.shared.find(group, Absent::Refuse)?;
         let done = self.shared.begin_delete(&slot, &mut slot.inner.lock())?;

@@ -5,34 +5,25 @@
 //! checkpoint, and the entries after it. A version is all of a prefix of the log, so no reader ever
 //! sees a part of a write.
 
-use std::collections::VecDeque;
-use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use hlc::{Cut, Hlc, UserTime};
 use parking_lot::Mutex;
-use storage::fig::{
-    Extent, Fig, FigError, Node, NodeCache, NodeId, NodeSource, ROOT_BYTES, Root, Source,
-};
-use storage::{Append, Durability, Log, Offset, Payload, Piece, Store};
+use storage::fig::{Fig, FigError, Node, NodeCache, NodeId, NodeSource, ROOT_BYTES, Root};
+use storage::{Append, Durability, Log, LogId, Offset, Payload, Piece, Store};
 
-use super::entry::{FileHead, read_data, read_punch};
+use super::entry::{FileHead, read_punch};
 use super::error::FileError;
 use super::event::{
     Inode, KIND_FILE_CHECKPOINT, KIND_FILE_PUNCH, KIND_FILE_TRUNCATE, KIND_FILE_WRITE,
 };
+use super::view::FileView;
 use crate::append::{Note, Stager};
 
-/// The longest read, in bytes; a longer one is cut short.
-pub const READ_BYTES_MAX: usize = 16 << 20;
-/// The most pieces of one read; one that has more is cut short.
-const PIECES_MAX: usize = 1 << 14;
-/// How many bytes of entries are looked at in one go. They are not read from the disk for that.
-const REPLAY_BYTES: usize = 64 << 20;
-/// How many entries a read keeps at hand, where pieces of them alternate.
-const RECENT_MAX: usize = 8;
+/// How many entries are looked at in one go.
+const REPLAYED_AT_ONCE: u64 = 1024;
 
 /// What files have cost since the start.
 #[derive(Debug, Default)]
@@ -43,6 +34,8 @@ pub struct FileCounts {
     pub nodes_read: AtomicU64,
     /// Writes and truncations indexed.
     pub entries_indexed: AtomicU64,
+    /// Bytes of writes read from the disk: more than were asked for, as what is checked is read whole.
+    pub data_bytes_read: AtomicU64,
     /// Indexes made anew because a checkpoint was damaged.
     pub rebuilt: AtomicU64,
     /// Checkpoints written.
@@ -57,14 +50,52 @@ fn count(counter: &AtomicU64) {
 
 /// The index up to an offset of the log.
 #[derive(Clone, Debug)]
-struct Index {
-    fig: Fig,
+pub(super) struct Index {
+    pub(super) fig: Fig,
     /// The first offset that it has not seen.
-    next: Offset,
+    pub(super) next: Offset,
     /// The stamp of the last entry that changed the file.
-    modified: Hlc,
+    pub(super) modified: Hlc,
     /// How many entries changed the file since the last checkpoint.
     unsaved: u64,
+}
+
+/// Why an index does not come further.
+enum Stuck {
+    /// It is damaged, and can be made anew.
+    Index(String),
+    /// What the entries say is not known, whatever index is made of them.
+    Entries(FileError),
+}
+
+impl From<FileError> for Stuck {
+    fn from(error: FileError) -> Stuck {
+        Stuck::Entries(error)
+    }
+}
+
+impl From<std::io::Error> for Stuck {
+    fn from(error: std::io::Error) -> Stuck {
+        Stuck::Entries(error.into())
+    }
+}
+
+impl From<FigError> for Stuck {
+    fn from(error: FigError) -> Stuck {
+        match error {
+            FigError::Damaged { .. } => Stuck::Index(error.to_string()),
+            FigError::Read(error) => error.into(),
+        }
+    }
+}
+
+impl From<Stuck> for FileError {
+    fn from(stuck: Stuck) -> FileError {
+        match stuck {
+            Stuck::Index(why) => FileError::Corrupt(why),
+            Stuck::Entries(error) => error,
+        }
+    }
 }
 
 /// What the checkpoint that was begun last is about.
@@ -118,19 +149,18 @@ impl Contents {
     /// The file as of `cut`, which nothing can enter any more.
     pub(crate) fn at(self: &Arc<Self>, cut: Cut) -> Result<FileView, FileError> {
         let until = self.log.offset_at(cut)?;
-        if let Some(index) = &*self.index.lock()
+        // Who looks at the past waits for nobody who brings the present up to date.
+        if let Some(held) = self.index.try_lock()
+            && let Some(index) = &*held
             && index.next == until
         {
             return Ok(FileView::new(self, index));
         }
-        let found = self.newest_checkpoint(until).and_then(|mut index| {
-            self.advance(&mut index, until)?;
-            Ok(index)
-        });
-        let index = match found {
-            Err(FileError::Corrupt(why)) => self.rebuilt(until, &why)?,
-            found => found?,
-        };
+        let mut index = self.newest_checkpoint(until)?;
+        match self.advance(&mut index, until) {
+            Err(Stuck::Index(why)) => index = self.rebuilt(until, &why)?,
+            advanced => advanced?,
+        }
         Ok(FileView::new(self, &index))
     }
 
@@ -144,13 +174,11 @@ impl Contents {
     }
 
     /// [`Contents::rebuilt`], for a view that met damage; the present is mended with it.
-    fn mend(&self, until: Offset, why: &str) -> Result<Fig, FileError> {
+    pub(super) fn mend(&self, until: Offset, why: &str) -> Result<Fig, FileError> {
         let index = self.rebuilt(until, why)?;
         let fig = index.fig.clone();
         let mut held = self.index.lock();
-        // A checkpoint that is on its way counts changes of the index that it was made of.
-        let idle = *self.saving.lock() == Saving::Idle;
-        if idle && let Some(present) = held.as_mut().filter(|present| present.next == until) {
+        if let Some(present) = held.as_mut().filter(|present| present.next == until) {
             *present = index;
         }
         Ok(fig)
@@ -167,14 +195,13 @@ impl Contents {
         let mut saving = self.saving.lock();
         if let Saving::Written(count) = *saving {
             index.fig.release();
-            index.unsaved -= count;
+            // One that was made anew meanwhile has more that is unsaved than this, and saves it all.
+            index.unsaved = index.unsaved.saturating_sub(count);
             *saving = Saving::Idle;
         }
         drop(saving);
         match self.advance(index, end) {
-            Err(FileError::Corrupt(why)) if *self.saving.lock() == Saving::Idle => {
-                *index = self.rebuilt(end, &why)?;
-            }
+            Err(Stuck::Index(why)) => *index = self.rebuilt(end, &why)?,
             advanced => advanced?,
         }
         Ok(index)
@@ -205,40 +232,48 @@ impl Contents {
         Ok(Root::decode(&bytes, at, length)?)
     }
 
-    fn piece(&self, at: Offset) -> Result<Piece, FileError> {
+    pub(super) fn piece(&self, at: Offset) -> Result<Piece, FileError> {
         let piece = self.log.piece_at(at)?.filter(|piece| piece.entry.base == at);
-        piece.ok_or_else(|| {
-            FileError::Corrupt(format!("an index names an entry that is not there. entry={}", at.0))
-        })
+        piece.ok_or_else(|| missing(at))
     }
 
-    fn advance(&self, index: &mut Index, until: Offset) -> Result<(), FileError> {
+    fn advance(&self, index: &mut Index, until: Offset) -> Result<(), Stuck> {
         while index.next < until {
-            for piece in self.log.read(index.next, until, REPLAY_BYTES)? {
+            let to = Offset(index.next.0.saturating_add(REPLAYED_AT_ONCE)).min(until);
+            for piece in self.log.read(index.next, to, usize::MAX)? {
                 index.apply(&piece, self)?;
+            }
+            if index.next < to {
+                return Err(missing(index.next).into());
             }
         }
         Ok(())
     }
 
     /// How many entries are in no checkpoint, nor in one that is on its way.
-    pub(crate) fn uncovered(&self) -> u64 {
+    fn uncovered(&self) -> u64 {
         self.log.end().0.saturating_sub(self.covered.load(Ordering::Relaxed))
     }
 
-    /// Appends a checkpoint, unless reopening reads no more without one, or one is on its way.
+    /// Appends a checkpoint, if at least `entries` are in none, unless reopening reads no more without
+    /// one, or one is on its way.
     ///
     /// It is not waited for: a version that lacks it replays more.
-    pub(crate) fn save(self: &Arc<Self>, store: &Store<Stager>) -> Result<(), FileError> {
-        let mut held = self.index.lock();
-        if held.is_none() && self.uncovered() == 0 {
+    pub(crate) fn save(
+        self: &Arc<Self>,
+        store: &Store<Stager>,
+        entries: u64,
+    ) -> Result<(), FileError> {
+        if self.uncovered() < entries {
             return Ok(());
         }
+        let mut held = self.index.lock();
         let index = self.up_to_date(&mut held)?;
         let needless = match self.covered.load(Ordering::Relaxed) {
             // One entry is read as fast as a checkpoint of it.
             0 => index.unsaved <= 1,
-            _ => index.unsaved == 0,
+            // Of a file that was not looked at before, it is known only now.
+            _ => index.unsaved == 0 || self.uncovered() < entries,
         };
         let mut saving = self.saving.lock();
         if needless || *saving == Saving::OnItsWay {
@@ -246,14 +281,14 @@ impl Contents {
         }
         *saving = Saving::OnItsWay;
         drop(saving);
-        let (checkpoint, changes) =
+        let (mut checkpoint, changes) =
             (index.fig.checkpoint(index.next, index.modified), index.unsaved);
         let covered = self.covered.swap(index.next.0, Ordering::Relaxed);
         drop(held);
-        let bytes = Bytes::from(checkpoint.bytes.clone());
+        let bytes = Bytes::from(std::mem::take(&mut checkpoint.bytes));
         count(&self.counts.checkpoints);
         self.counts.checkpoint_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let append = append_of(&self.log, KIND_FILE_CHECKPOINT, Payload::plain(bytes), None);
+        let append = append_of(self.log.id, KIND_FILE_CHECKPOINT, Payload::plain(bytes), None);
         let contents = Arc::clone(self);
         store.append(vec![append], Durability::Written, move |results| {
             let appended = results.into_iter().next().and_then(Result::ok);
@@ -272,21 +307,30 @@ impl Contents {
         Ok(())
     }
 
+    pub(super) fn count_read(&self, bytes: usize) {
+        self.counts.data_bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Bytes of memory that the index holds of its own.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Contents>() + self.index.lock().as_ref().map_or(0, |i| i.fig.memory_bytes())
     }
 }
 
+/// An entry that should be in a file's log is not: what it did to the file is not known.
+fn missing(at: Offset) -> FileError {
+    FileError::Corrupt(format!("an entry of the file is not there. entry={}", at.0))
+}
+
 /// An entry of a file's log, or of the files' log.
 pub(crate) fn append_of(
-    log: &Log,
+    log: LogId,
     kind: u8,
     payload: Payload,
     crc_from: Option<(usize, u32)>,
 ) -> Append<Note> {
     let user = (UserTime(0), UserTime(0));
-    Append { log: log.id, kind, epoch: 0, count: 1, user, payload, crc_from, note: Note::File }
+    Append { log, kind, epoch: 0, count: 1, user, payload, crc_from, note: Note::File }
 }
 
 impl Index {
@@ -299,8 +343,11 @@ impl Index {
         Index { fig: Fig::saved(root), next, modified, unsaved: 0 }
     }
 
-    fn apply(&mut self, piece: &Piece, nodes: &Contents) -> Result<(), FileError> {
+    fn apply(&mut self, piece: &Piece, nodes: &Contents) -> Result<(), Stuck> {
         let entry = &piece.entry;
+        if entry.base != self.next {
+            return Err(missing(self.next).into());
+        }
         match entry.kind {
             KIND_FILE_WRITE => {
                 let head = FileHead::read(piece)?;
@@ -316,7 +363,7 @@ impl Index {
             kind => {
                 let at = entry.base.0;
                 let why = format!("not an entry of a file. kind={kind}, entry={at}");
-                return Err(FileError::Corrupt(why));
+                return Err(FileError::Corrupt(why).into());
             }
         }
         self.next = entry.end();
@@ -349,173 +396,5 @@ impl NodeSource for Contents {
         let node = Arc::new(Node::decode(&piece.read_part(start..end)?, id)?);
         self.nodes.put(self.log.id, id, Arc::clone(&node));
         Ok(node)
-    }
-}
-
-/// A file as it was at one moment. It does not change.
-#[derive(Clone)]
-pub struct FileView {
-    contents: Arc<Contents>,
-    fig: Fig,
-    modified: Hlc,
-    /// The first offset of the file's log that is not in it.
-    until: Offset,
-    /// The index made anew, once the one above was found damaged.
-    mended: Arc<OnceLock<Fig>>,
-}
-
-impl std::fmt::Debug for FileView {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let inode = self.contents.inode.0;
-        f.debug_struct("FileView").field("inode", &inode).field("length", &self.length()).finish()
-    }
-}
-
-/// Bytes of a file that stand together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilePiece {
-    /// Where.
-    pub range: Range<u64>,
-    /// Them; `None` where nothing was written: they are zero.
-    pub bytes: Option<Bytes>,
-}
-
-impl FileView {
-    fn new(contents: &Arc<Contents>, index: &Index) -> FileView {
-        FileView {
-            contents: Arc::clone(contents),
-            fig: index.fig.clone(),
-            modified: index.modified,
-            until: index.next,
-            mended: Arc::default(),
-        }
-    }
-
-    fn extents(&self, range: Range<u64>) -> Result<Vec<Extent>, FileError> {
-        let read = |fig: &Fig| fig.read(&*self.contents, range.start, range.end, PIECES_MAX);
-        match read(self.mended.get().unwrap_or(&self.fig)) {
-            Err(damage @ FigError::Damaged { .. }) => {
-                let mended = self.contents.mend(self.until, &damage.to_string())?;
-                Ok(read(self.mended.get_or_init(|| mended))?)
-            }
-            found => Ok(found?),
-        }
-    }
-
-    /// Which file.
-    pub fn inode(&self) -> Inode {
-        self.contents.inode
-    }
-
-    /// How long it is.
-    pub fn length(&self) -> u64 {
-        self.fig.length()
-    }
-
-    /// The first offset of the file's log that is not in it.
-    pub(crate) fn until(&self) -> Offset {
-        self.until
-    }
-
-    /// The stamp of the last entry that changed it; zero if none did.
-    pub fn modified(&self) -> Hlc {
-        self.modified
-    }
-
-    /// What is in `range`, in order and without gaps, as far as the file goes. Nothing that is in
-    /// memory is copied. It may stop before the range's end: a range longer than [`READ_BYTES_MAX`],
-    /// or of very many pieces, is asked for again from there.
-    ///
-    /// Blocks, if something has to be read from the disk.
-    ///
-    /// # Errors
-    /// What is stored cannot be read.
-    pub fn pieces(&self, range: Range<u64>) -> Result<Vec<FilePiece>, FileError> {
-        let end = range.end.min(range.start.saturating_add(READ_BYTES_MAX as u64));
-        let extents = self.extents(range.start..end)?;
-        let mut recent: VecDeque<(Offset, Bytes)> = VecDeque::new();
-        let mut pieces = Vec::with_capacity(extents.len());
-        for extent in extents {
-            let length = (extent.end - extent.start) as usize;
-            let bytes = match extent.source {
-                Source::Hole => None,
-                Source::Entry { offset, skip } => {
-                    Some(self.data(&mut recent, offset, skip as usize, length)?)
-                }
-            };
-            pieces.push(FilePiece { range: extent.start..extent.end, bytes });
-        }
-        Ok(pieces)
-    }
-
-    /// The first byte at or after `offset` that was written, if `written`, or that was not; `None` if
-    /// there is none before the end. The end of the file counts as not written.
-    ///
-    /// # Errors
-    /// What is stored cannot be read.
-    pub fn next(&self, offset: u64, written: bool) -> Result<Option<u64>, FileError> {
-        let mut from = offset;
-        while from < self.length() {
-            let extents = self.extents(from..self.length())?;
-            let found = extents.iter().find(|extent| (extent.source != Source::Hole) == written);
-            if let Some(extent) = found {
-                return Ok(Some(extent.start));
-            }
-            from = extents.last().map_or(self.length(), |last| last.end);
-        }
-        Ok((!written && offset < self.length()).then(|| self.length()))
-    }
-
-    fn data(
-        &self,
-        recent: &mut VecDeque<(Offset, Bytes)>,
-        offset: Offset,
-        skip: usize,
-        length: usize,
-    ) -> Result<Bytes, FileError> {
-        let held = recent.iter().find(|(held, _)| *held == offset);
-        if let Some((_, data)) = held.filter(|(_, data)| skip + length <= data.len()) {
-            return Ok(data.slice(skip..skip + length));
-        }
-        let piece = self.contents.piece(offset)?;
-        let (bytes, all) = read_data(&piece, skip, length)?;
-        if let Some(all) = all {
-            recent.push_back((offset, all));
-            if recent.len() > RECENT_MAX {
-                recent.pop_front();
-            }
-        }
-        Ok(bytes)
-    }
-
-    /// The bytes from `offset` on, `length` of them, or fewer where the file ends before or `length`
-    /// is more than [`READ_BYTES_MAX`]. Not copied where they were written at once and are in memory.
-    ///
-    /// Blocks, if something has to be read from the disk.
-    ///
-    /// # Errors
-    /// What is stored cannot be read.
-    pub fn read(&self, offset: u64, length: usize) -> Result<Bytes, FileError> {
-        let end = offset.saturating_add(length.min(READ_BYTES_MAX) as u64).min(self.length());
-        let mut next = offset;
-        let mut bytes = BytesMut::new();
-        while next < end {
-            let mut pieces = self.pieces(next..end)?;
-            if let [FilePiece { range, bytes: Some(all) }] = &mut pieces[..]
-                && *range == (offset..end)
-            {
-                return Ok(std::mem::take(all));
-            }
-            bytes.reserve((end - next) as usize);
-            for FilePiece { range, bytes: piece } in pieces {
-                let zeros = (range.end - range.start) as usize;
-                match piece {
-                    Some(piece) => bytes.extend_from_slice(&piece),
-                    None => bytes.resize(bytes.len() + zeros, 0),
-                }
-                next = range.end;
-            }
-        }
-        Ok(bytes.freeze())
     }
 }

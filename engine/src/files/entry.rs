@@ -164,20 +164,48 @@ pub(crate) fn read_punch(piece: &Piece) -> Result<Range<u64>, FileError> {
     Ok(range)
 }
 
-/// The bytes `skip .. skip + length` of a write's data, checked; and the whole data, where it was
-/// read anyway.
-pub(crate) fn read_data(
-    piece: &Piece,
-    skip: usize,
-    length: usize,
-) -> Result<(Bytes, Option<Bytes>), FileError> {
-    let entry = &piece.entry;
-    // Short ones are read at once, and are covered by the payload's own checksum.
-    let all = match piece.data {
-        PieceData::File { .. } if entry.length as usize <= FIXED_BYTES + CHUNK_UNIT => {
-            Some(piece.read()?)
+/// Bytes of a write's data that were checked together.
+pub(crate) struct DataBlock {
+    bytes: Bytes,
+    /// How many bytes of the data come before.
+    from: usize,
+    /// Whether they were read for this.
+    is_read: bool,
+}
+
+impl DataBlock {
+    /// Whether the bytes `within` of the data are in it.
+    pub(crate) fn holds(&self, within: Range<usize>) -> bool {
+        self.from <= within.start && within.end <= self.from + self.bytes.len()
+    }
+
+    /// The bytes `within` of the data.
+    pub(crate) fn bytes(&self, within: Range<usize>) -> &[u8] {
+        &self.bytes[within.start - self.from..within.end - self.from]
+    }
+
+    /// The same to keep, without much else that was read with them.
+    pub(crate) fn part(&self, within: Range<usize>) -> Bytes {
+        if self.is_read && within.len() < self.bytes.len() / 2 {
+            return Bytes::copy_from_slice(self.bytes(within));
         }
-        _ => None,
+        self.bytes.slice(within.start - self.from..within.end - self.from)
+    }
+
+    pub(crate) fn bytes_read(&self) -> usize {
+        if self.is_read { self.bytes.len() } else { 0 }
+    }
+}
+
+/// The bytes `within` of a write's data, checked, and what had to be read with them: all of a short
+/// one, whole chunks of a long one.
+pub(crate) fn read_data(piece: &Piece, within: Range<usize>) -> Result<DataBlock, FileError> {
+    let entry = &piece.entry;
+    let is_read = matches!(piece.data, PieceData::File { .. });
+    // Short ones are read at once, and are covered by the payload's own checksum.
+    let all = match is_read && entry.length as usize <= FIXED_BYTES + CHUNK_UNIT {
+        true => Some(piece.read()?),
+        false => None,
     };
     let part = |range: Range<usize>| match &all {
         Some(all) => Ok(all.slice(range)),
@@ -185,26 +213,26 @@ pub(crate) fn read_data(
     };
     let head = FileHead::read_by(entry, part)?;
     let data = entry.length as usize - head.bytes();
-    if entry.kind != KIND_FILE_WRITE || skip + length > data {
+    if entry.kind != KIND_FILE_WRITE || within.end > data {
         return Err(damaged(entry, "an index says that it holds more"));
     }
-    if all.is_some() || matches!(piece.data, PieceData::Memory(_)) {
-        let all = part(head.bytes()..entry.length as usize)?;
-        return Ok((all.slice(skip..skip + length), Some(all)));
+    if all.is_some() || !is_read {
+        let bytes = part(head.bytes()..entry.length as usize)?;
+        return Ok(DataBlock { bytes, from: 0, is_read });
     }
     if head.chunk_crcs.is_empty() {
         return Err(damaged(entry, "a long write has no checksums"));
     }
-    let first = skip / head.chunk_bytes;
+    let first = within.start / head.chunk_bytes;
     let from = first * head.chunk_bytes;
-    let to = (skip + length).next_multiple_of(head.chunk_bytes).min(data);
+    let to = within.end.next_multiple_of(head.chunk_bytes).min(data);
     let bytes = part(head.bytes() + from..head.bytes() + to)?;
     for (chunk, crc) in bytes.chunks(head.chunk_bytes).zip(&head.chunk_crcs[first..]) {
         if crc32c::crc32c(chunk) != *crc {
             return Err(damaged(entry, "a chunk's checksum does not match"));
         }
     }
-    Ok((bytes.slice(skip - from..skip - from + length), None))
+    Ok(DataBlock { bytes, from, is_read })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use hlc::{Cut, Hlc};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use storage::catalog::{AppliedIn, Catalog, Changes};
-use storage::{Log, Offset};
+use storage::{Log, Offset, Piece};
 
 use super::error::FileError;
 use super::event::{
@@ -127,11 +127,6 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// [`FILES_LOG`].
-    pub(crate) fn log(&self) -> &Arc<Log> {
-        &self.log
-    }
-
     /// Reads on in `log`, which is [`FILES_LOG`], where the catalog stopped.
     pub(crate) fn open(log: Arc<Log>, shared: Arc<Shared>) -> Result<Names, FileError> {
         let catalog = shared.groups.catalog();
@@ -140,7 +135,11 @@ impl Names {
             begin_anew(catalog)?;
         }
         let next = match catalog.applied_in(FILES_LOG)? {
-            None => Offset(0),
+            None => {
+                // Keys may have been left by a rebuild that was broken off, and of a journal that is gone.
+                begin_anew(catalog)?;
+                Offset(0)
+            }
             Some(applied) => match log.entry_at(applied.offset)? {
                 Some(entry) if entry.stamp == applied.stamp => entry.end(),
                 _ => {
@@ -157,6 +156,11 @@ impl Names {
         Ok(names)
     }
 
+    /// The offset of the next event.
+    pub(crate) fn end(&self) -> Offset {
+        self.log.end()
+    }
+
     fn catalog(&self) -> &Catalog {
         self.shared.groups.catalog()
     }
@@ -166,20 +170,28 @@ impl Names {
         let mut next = self.next.lock();
         let end = self.log.end();
         while *next < end {
-            for piece in self.log.read(*next, end, READ_BYTES)? {
-                let (kind, at) = (piece.entry.kind, piece.entry.base.0);
-                if kind != KIND_FILE_EVENT {
-                    let why = format!("not an event of files. kind={kind}, entry={at}");
-                    return Err(FileError::Corrupt(why));
-                }
-                let event = FileEvent::decode(&piece.read()?)?;
-                let (offset, stamp) = (piece.entry.base, piece.entry.stamp);
-                let changes = Applying::new(self.catalog(), stamp).apply(&event)?;
-                self.catalog().apply_in(changes, FILES_LOG, AppliedIn { offset, stamp })?;
+            let pieces = self.log.read(*next, end, READ_BYTES)?;
+            if pieces.first().is_none_or(|piece| piece.entry.base != *next) {
+                let why = format!("an event of files is not there. entry={}", next.0);
+                return Err(FileError::Corrupt(why));
+            }
+            for piece in pieces {
+                self.apply(&piece)?;
                 *next = piece.entry.end();
             }
         }
         Ok(())
+    }
+
+    fn apply(&self, piece: &Piece) -> Result<(), FileError> {
+        let (kind, offset, stamp) = (piece.entry.kind, piece.entry.base, piece.entry.stamp);
+        if kind != KIND_FILE_EVENT {
+            let why = format!("not an event of files. kind={kind}, entry={}", offset.0);
+            return Err(FileError::Corrupt(why));
+        }
+        let event = FileEvent::decode(&piece.read()?)?;
+        let changes = Applying::new(self.catalog(), stamp).apply(&event)?;
+        Ok(self.catalog().apply_in(changes, FILES_LOG, AppliedIn { offset, stamp })?)
     }
 
     /// What an inode is, and since when it is so.

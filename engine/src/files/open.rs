@@ -1,7 +1,6 @@
 //! Open files, and those that were closed not long ago: the second-chance list. A file that is opened
 //! again soon is found as it was left, and nothing is read.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -22,6 +21,17 @@ struct State {
     closed: VecDeque<Inode>,
 }
 
+impl State {
+    fn hold(&mut self, inode: Inode) -> Option<Arc<Contents>> {
+        let slot = self.slots.get_mut(&inode)?;
+        if slot.holders == 0 {
+            self.closed.retain(|other| *other != inode);
+        }
+        slot.holders += 1;
+        Some(Arc::clone(&slot.contents))
+    }
+}
+
 /// The files whose index is in memory.
 pub(crate) struct Opened {
     state: Mutex<State>,
@@ -33,34 +43,21 @@ impl Opened {
         Opened { state: Mutex::default(), closed_max }
     }
 
-    /// The file, held until [`Opened::close`]; made by `make` if it is not here.
-    ///
-    /// # Errors
-    /// Those of `make`.
-    pub(crate) fn open<E>(
-        &self,
-        inode: Inode,
-        make: impl FnOnce() -> Result<Arc<Contents>, E>,
-    ) -> Result<Arc<Contents>, E> {
-        let mut state = self.state.lock();
-        let State { slots, closed } = &mut *state;
-        let slot = match slots.entry(inode) {
-            Entry::Occupied(slot) => slot.into_mut(),
-            Entry::Vacant(slot) => slot.insert(Slot { contents: make()?, holders: 0 }),
-        };
-        if slot.holders == 0 {
-            closed.retain(|other| *other != inode);
-        }
-        slot.holders += 1;
-        Ok(Arc::clone(&slot.contents))
+    /// The file, held until [`Opened::close`], if it is here.
+    pub(crate) fn again(&self, inode: Inode) -> Option<Arc<Contents>> {
+        self.state.lock().hold(inode)
     }
 
-    /// A file that is held, held once more.
-    pub(crate) fn again(&self, inode: Inode) -> Arc<Contents> {
+    /// The same of a file that was not here; of two who come with it, the first is right.
+    pub(crate) fn open(&self, contents: Contents) -> Arc<Contents> {
+        let inode = contents.inode;
         let mut state = self.state.lock();
-        let slot = state.slots.get_mut(&inode).expect("what is held has a slot");
-        slot.holders += 1;
-        Arc::clone(&slot.contents)
+        if let Some(held) = state.hold(inode) {
+            return held;
+        }
+        let contents = Arc::new(contents);
+        state.slots.insert(inode, Slot { contents: Arc::clone(&contents), holders: 1 });
+        contents
     }
 
     /// Lets go of a file. Returns those that leave memory now: they want a checkpoint first.

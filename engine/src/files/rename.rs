@@ -2,11 +2,12 @@
 
 use hlc::Cut;
 
+use super::Files;
+use super::change::Changing;
 use super::error::FileError;
 use super::event::{Change, FileKind, Inode};
 use super::names::Names;
 use super::path::{At, Place};
-use super::{Changing, Files};
 
 /// What may have the new name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -179,6 +179,14 @@ impl Event {
         }
     }
 
+    /// Whether space is given back because of it, sooner or later: it has to be taken on a full disk too.
+    pub(crate) fn makes_space(&self) -> bool {
+        matches!(
+            self,
+            Event::TopicDeleted { .. } | Event::TopicConfigured { .. } | Event::PinRemoved { .. }
+        )
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("an event can be encoded")
     }

@@ -287,7 +287,12 @@ impl Mounted {
             }
         }
         match &here {
-            Place::File(inode) => named.extend(self.file_names(*inode, listing, after)?),
+            Place::File(inode) => {
+                named.extend(self.file_names(*inode, None, listing, after)?);
+            }
+            Place::Tree(Node::File { inode, cut }, _) => {
+                named.extend(self.file_names(*inode, *cut, listing, after)?);
+            }
             Place::Tree(node, _) => {
                 let behind = if after < FIRST_COOKIE { 0 } else { after };
                 let listed = self.wait_long(self.tree.list(node, behind, NAMES_AT_ONCE))?;
@@ -300,12 +305,13 @@ impl Mounted {
     fn file_names(
         &self,
         inode: Inode,
+        cut: Option<Cut>,
         listing: &Listing,
         after: u64,
     ) -> Result<Vec<NamedNode>, Refused> {
         let mut names = listing.names.lock();
         if after == 0 || names.is_none() {
-            *names = Some(self.files.list_inode(inode, Cut::ALL)?);
+            *names = Some(self.files.list_inode(inode, cut.unwrap_or(Cut::ALL))?);
         }
         let names = names.as_ref().expect("it was just put there");
         let skip = usize::try_from(after.saturating_sub(2)).unwrap_or(usize::MAX);
@@ -314,7 +320,7 @@ impl Mounted {
             .map(|(nth, entry)| NamedNode {
                 next: nth as u64 + 3,
                 name: entry.name.clone(),
-                place: Place::File(entry.inode),
+                place: Place::of(Node::File { inode: entry.inode, cut }, 0),
                 kind: file_type(entry.kind),
             })
             .collect())

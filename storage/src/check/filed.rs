@@ -28,6 +28,8 @@ use crate::part::Layout;
 pub(super) struct FiledFile {
     name: String,
     holding: Holding,
+    /// The stretch of the journal from which its frames come; of a base, up to where.
+    span: Range<u64>,
     /// What its header should say, as far as that is known.
     is_its_own: Box<dyn Fn(&FiledHeader) -> bool>,
 }
@@ -42,6 +44,7 @@ pub(super) fn parts(manifest: &Manifest) -> Vec<FiledFile> {
             Some(FiledFile {
                 name: filed_name(part.start, generation),
                 holding: Holding::Some,
+                span: part.start..part.end,
                 is_its_own: Box::new(move |header| *header == expected),
             })
         }
@@ -52,6 +55,7 @@ pub(super) fn parts(manifest: &Manifest) -> Vec<FiledFile> {
         FiledFile {
             name: base_name(log, base),
             holding: Holding::Rewritten,
+            span: 0..manifest.indexed_to,
             is_its_own: Box::new(move |header| {
                 header.log == Some(log) && header.generation == base
             }),
@@ -82,7 +86,7 @@ impl Filed {
         proofs: Option<&mut Proofs<'_>>,
         progress: &mut dyn FnMut(u64),
     ) -> io::Result<u64> {
-        let FiledFile { name, holding, is_its_own } = filed;
+        let FiledFile { name, holding, span, is_its_own } = filed;
         self.files += 1;
         let lost = HistoryError::Lost { file: name.clone() }.to_string();
         let file = match disk.open(name) {
@@ -117,7 +121,7 @@ impl Filed {
             has_ended: false,
             ready: VecDeque::new(),
         };
-        read_frames(&mut reader, proofs, progress, &mut |found| self.found(name, found))?;
+        read_frames(&mut reader, proofs, progress, &mut |found| self.found(name, span, found))?;
         let disagrees = reader.comparison.map(Comparison::finish).transpose()?;
         if let Some((index, what)) = disagrees.flatten() {
             indexes.disagrees(&index, &what);
@@ -125,7 +129,7 @@ impl Filed {
         Ok(length)
     }
 
-    fn found(&mut self, file: &str, found: &Found) {
+    fn found(&mut self, file: &str, span: &Range<u64>, found: &Found) {
         let damage = |place: &str, at: u64, reason: FrameError| {
             format!("a filed file is damaged: {reason}. file={file}, {place}={at}")
         };
@@ -138,12 +142,25 @@ impl Filed {
             }
             Found::Frame(found) => {
                 let frame = &found.frame;
+                // No proof would speak of it there.
+                if !span.contains(&found.position) {
+                    let position = found.position;
+                    self.problems.push(format!(
+                        "a frame stands in a file of another stretch. file={file}, position={position}, start={}, end={}",
+                        span.start, span.end
+                    ));
+                }
                 self.frames += 1;
                 self.payload_bytes += u64::from(frame.length);
                 *self.logs.entry(frame.log).or_default() += 1;
                 self.stamps = widest(self.stamps, Some((frame.stamp, frame.stamp)));
             }
         }
+    }
+
+    /// The largest stamp that was found.
+    pub(super) fn last_stamp(&self) -> Option<Hlc> {
+        self.stamps.map(|(_, last)| last)
     }
 
     /// Adds what was found to what the rest of the journal is.

@@ -174,7 +174,11 @@ impl<'a> Proofs<'a> {
     /// # Errors
     /// The disk fails.
     pub fn compare(&mut self, part: &str, found: &FoundFrame, holding: &Holding) -> io::Result<()> {
-        let Some(index) = self.covering(found.position)? else { return Ok(()) };
+        let Some(index) = self.covering(found.position)? else {
+            // Where there is no proof at all is told at the end.
+            self.rewritten += u64::from(*holding == Holding::Rewritten);
+            return Ok(());
+        };
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
         if proof.is_cut() {
             self.cannot_compare(index, holding);
@@ -290,11 +294,12 @@ impl<'a> Proofs<'a> {
         Ok(())
     }
 
-    /// What all of it comes to. `sealed` are the segments that should be proved.
+    /// What all of it comes to. `sealed` are the files that should be proved, and `history_end` is where
+    /// the last of them ends.
     ///
     /// # Errors
     /// The disk fails.
-    pub fn finish(mut self, sealed: &[(String, Range<u64>)]) -> io::Result<Verification> {
+    pub fn finish(mut self, sealed: &[Sealed], history_end: u64) -> io::Result<Verification> {
         for index in 0..self.files.len() {
             if self.files[index].verdict.is_none() {
                 self.open(index)?;
@@ -304,15 +309,34 @@ impl<'a> Proofs<'a> {
         let (proofs, rewritten) = (verdicts.collect(), self.rewritten);
         let mut verification = Verification { proofs, rewritten, ..Verification::default() };
         verification.follow_chain();
+        verification.find_beyond(history_end);
         verification.find_unproved(sealed, !self.keys.is_empty());
         Ok(verification)
     }
+}
+
+/// A file that should be proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Its name.
+    pub file: String,
+    /// What of the journal it holds, or held.
+    pub span: Range<u64>,
+    /// Whether it was filed: that is done only with what is proved.
+    pub is_filed: bool,
 }
 
 impl Verification {
     /// Each proof begins where the one before ends.
     fn follow_chain(&mut self) {
         let count = self.proofs.len();
+        let first = self.proofs.first_mut().and_then(|proof| proof.header.map(|it| (proof, it)));
+        if let Some((proof, ProofHeader { start, before, .. })) = first
+            && start > 0
+            && before != Digest::BIRTH
+        {
+            proof.faults.push(format!("the proofs before it are missing. start={start}"));
+        }
         let mut before: Option<ProofHeader> = None;
         for (index, proof) in self.proofs.iter_mut().enumerate() {
             if proof.is_unfinished && index + 1 < count {
@@ -333,10 +357,22 @@ impl Verification {
         }
     }
 
+    /// What is proved was sealed before.
+    fn find_beyond(&mut self, history_end: u64) {
+        for proof in &mut self.proofs {
+            if let Some(header) = proof.header.filter(|header| header.end > history_end) {
+                let end = header.end;
+                proof.faults.push(format!(
+                    "what it proves is not here: history ends before. proved_to={end}, end={history_end}"
+                ));
+            }
+        }
+    }
+
     /// Proofs are written in order: only the newest segments may be without.
-    fn find_unproved(&mut self, sealed: &[(String, Range<u64>)], must_be_signed: bool) {
+    fn find_unproved(&mut self, sealed: &[Sealed], must_be_signed: bool) {
         let last = self.proofs.iter().rev().find_map(|proof| proof.header);
-        for (name, span) in sealed {
+        for Sealed { file, span, is_filed } in sealed {
             let after = self.proofs.partition_point(|proof| proof.start <= span.start);
             let is_proved = after.checked_sub(1).is_some_and(|index| {
                 let proof = &self.proofs[index];
@@ -347,10 +383,12 @@ impl Verification {
                 continue;
             }
             if last.is_some_and(|last| span.start < last.start) {
-                self.faults
-                    .push(format!("a segment has no proof, and later ones have. file={name}"));
+                self.faults.push(format!("a file has no proof, and later ones have. file={file}"));
+            } else if *is_filed {
+                let what = "a file has no proof, and is filed only once it has one";
+                self.faults.push(format!("{what}. file={file}"));
             } else {
-                self.unproved.push(name.clone());
+                self.unproved.push(file.clone());
             }
         }
         if must_be_signed && last.is_none() && !sealed.is_empty() {

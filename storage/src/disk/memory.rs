@@ -46,6 +46,8 @@ struct Content {
     pending: Vec<Pending>,
     /// How many bytes were given back.
     punched: u64,
+    /// How many bytes are kept for it; they are zeros, and are not held in memory.
+    allocated: u64,
 }
 
 #[derive(Clone)]
@@ -112,7 +114,9 @@ impl MemoryDisk {
         let mut files = BTreeMap::new();
         for (id, content) in &state.files {
             let bytes = content.after_crash(&mut choose);
-            files.insert(*id, Content { synced: bytes.clone(), seen: bytes, ..Content::default() });
+            let allocated = content.allocated;
+            let synced = bytes.clone();
+            files.insert(*id, Content { synced, seen: bytes, allocated, ..Content::default() });
         }
         MemoryDisk(Arc::new(Mutex::new(State {
             names_synced: names.clone(),
@@ -164,6 +168,10 @@ impl MemoryDisk {
 }
 
 impl Content {
+    fn length(&self) -> u64 {
+        (self.seen.len() as u64).max(self.allocated)
+    }
+
     fn after_crash(&self, choose: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
         let mut bytes = self.synced.clone();
         for pending in &self.pending {
@@ -240,7 +248,7 @@ impl State {
 
     fn held(&self) -> u64 {
         let named = self.names.values().filter_map(|id| self.files.get(id));
-        named.map(|content| (content.seen.len() as u64).saturating_sub(content.punched)).sum()
+        named.map(|content| content.length().saturating_sub(content.punched)).sum()
     }
 }
 
@@ -308,7 +316,7 @@ impl MemoryFile {
 
 impl DiskFile for MemoryFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.with(|content| content.seen.len() as u64))
+        Ok(self.with(|content| content.length()))
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
@@ -362,6 +370,19 @@ impl DiskFile for MemoryFile {
             content.seen[from..to].fill(0);
             content.pending.push(Pending::Write { position: from, bytes: vec![0; to - from] });
         }
+        Ok(())
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        let mut state = self.disk.0.lock();
+        state.operate()?;
+        let (held, capacity) = (state.held(), state.capacity);
+        let content = state.files.get_mut(&self.id).expect("an open file stays");
+        let grows = length.saturating_sub(content.length());
+        if capacity.is_some_and(|capacity| held + grows > capacity) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        content.allocated = content.allocated.max(length);
         Ok(())
     }
 

@@ -78,6 +78,10 @@ impl DiskFile for ReadOnlyFile {
         refused()
     }
 
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        refused()
+    }
+
     fn punch(&self, _: Range<u64>) -> io::Result<()> {
         refused()
     }

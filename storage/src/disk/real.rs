@@ -3,21 +3,24 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
 
+use super::handles::{Handle, Handles, Held};
 use super::{Disk, DiskFile};
 
 /// What the kernel takes in one vectored write.
 const SLICES_MAX: usize = 1024;
 
-/// A directory of the machine's file system.
+/// A directory of the machine's file system. Of its files that are held, only so many are open at a
+/// time.
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
+    handles: Arc<Handles>,
 }
 
 impl RealDisk {
@@ -31,24 +34,21 @@ impl RealDisk {
         if let Some(parent) = fs::canonicalize(directory)?.parent() {
             File::open(parent)?.sync_all()?;
         }
-        Ok(RealDisk { directory: directory.to_owned() })
+        Ok(RealDisk { directory: directory.to_owned(), handles: Handles::of(directory) })
     }
 
-    fn file(&self, name: &str, file: File) -> RealFile {
-        RealFile { file, path: self.directory.join(name), direct: OnceLock::new() }
+    fn held(&self, name: &str, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(self.handles.open(name, options)?)))
     }
 }
 
 impl Disk for RealDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.directory.join(name))?;
-        Ok(Arc::new(self.file(name, file)))
+        self.held(name, OpenOptions::new().read(true).write(true))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let path = self.directory.join(name);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(Arc::new(self.file(name, file)))
+        self.held(name, OpenOptions::new().read(true).write(true).create_new(true))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -62,11 +62,11 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.directory.join(name))
+        self.handles.remove(name, |path| fs::remove_file(path))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.directory.join(from), self.directory.join(to))
+        self.handles.rename(from, to, |from, to| fs::rename(from, to))
     }
 
     fn sync_names(&self) -> io::Result<()> {
@@ -74,89 +74,74 @@ impl Disk for RealDisk {
     }
 }
 
-struct RealFile {
-    file: File,
-    path: PathBuf,
-    /// The same file, opened at first use to go around the page cache. Some file systems have no
-    /// such thing; they get ordinary reads and writes.
-    direct: OnceLock<Option<File>>,
-}
+struct RealFile(Held);
 
 impl RealFile {
-    fn direct(&self) -> Option<&File> {
-        let open = || {
-            let direct = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
-                .open(&self.path)
-                .ok()?;
-            // The name may belong to another file by now.
-            let (here, there) = (self.file.metadata().ok()?, direct.metadata().ok()?);
-            (here.ino() == there.ino() && here.dev() == there.dev()).then_some(direct)
-        };
-        self.direct.get_or_init(open).as_ref()
+    fn preallocate(handle: &Handle, flags: FallocateFlags, range: Range<u64>) -> io::Result<()> {
+        loop {
+            let length = range.end - range.start;
+            match rustix::fs::fallocate(&handle.file, flags, range.start, length) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::OPNOTSUPP) => {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+                done => return Ok(done?),
+            }
+        }
     }
 }
 
 impl DiskFile for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.0.handle()?.file.metadata()?.len())
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        read_at(&self.file, buffer, position)
+        read_at(&self.0.handle()?.file, buffer, position)
     }
 
-    fn write_at(&self, slices: &mut [io::IoSlice<'_>], mut position: u64) -> io::Result<()> {
-        let mut left = slices;
-        io::IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
-            let batch = left.len().min(SLICES_MAX);
-            match rustix::io::pwritev(&self.file, &left[..batch], position) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    position += count as u64;
-                    io::IoSlice::advance_slices(&mut left, count);
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+    fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()> {
+        self.0.write(|handle| write_at(&handle.file, slices, position))
     }
 
     fn takes_blocks(&self) -> bool {
-        self.direct().is_some()
+        self.0.handle().is_ok_and(|handle| self.0.direct(&handle).is_some())
     }
 
     fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        match self.direct() {
-            Some(direct) => direct.write_all_at(bytes, position),
-            None => self.file.write_all_at(bytes, position),
-        }
+        self.0.write(|handle| {
+            let file = self.0.direct(handle).unwrap_or(&handle.file);
+            file.write_all_at(bytes, position)
+        })
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        self.file.set_len(length)
+        self.0.write(|handle| handle.file.set_len(length))
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        let keep =
+            |handle: &Handle| RealFile::preallocate(handle, FallocateFlags::empty(), 0..length);
+        self.0.write(keep)
     }
 
     fn punch(&self, range: Range<u64>) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, flags, range.start, range.end - range.start) {
-            Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => Ok(()),
-            Err(error) => Err(error.into()),
+        // Nothing is written that has to be synced: the range is one of whole blocks.
+        match RealFile::preallocate(&*self.0.handle()?, flags, range) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            punched => punched,
         }
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.0.sync(File::sync_data)
     }
 
     fn read_cached_at(&self, buffer: &mut [u8], position: u64) -> io::Result<Option<usize>> {
         let mut slices = [io::IoSliceMut::new(buffer)];
         let flags = rustix::io::ReadWriteFlags::NOWAIT;
-        match rustix::io::preadv2(&self.file, &mut slices, position, flags) {
+        match rustix::io::preadv2(&self.0.handle()?.file, &mut slices, position, flags) {
             Ok(read) => Ok(Some(read)),
             // Not there, or not to be had in this way on this file system: the disk will do.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::OPNOTSUPP) => Ok(None),
@@ -165,7 +150,10 @@ impl DiskFile for RealFile {
     }
 
     fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let Some(direct) = self.direct() else { return read_at(&self.file, buffer, position) };
+        let handle = self.0.handle()?;
+        let Some(direct) = self.0.direct(&handle) else {
+            return read_at(&handle.file, buffer, position);
+        };
         // A count that is no whole number of blocks is the end of the file; to go on from there
         // would be out of step with the blocks.
         match direct.read_at(buffer, position) {
@@ -173,9 +161,27 @@ impl DiskFile for RealFile {
                 Ok(read)
             }
             // Less than was asked for, or not to be had in this way: the page cache will do.
-            _ => read_at(&self.file, buffer, position),
+            _ => read_at(&handle.file, buffer, position),
         }
     }
+}
+
+fn write_at(file: &File, slices: &mut [io::IoSlice<'_>], mut position: u64) -> io::Result<()> {
+    let mut left = slices;
+    io::IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        let batch = left.len().min(SLICES_MAX);
+        match rustix::io::pwritev(file, &left[..batch], position) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                position += count as u64;
+                io::IoSlice::advance_slices(&mut left, count);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn read_at(file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
@@ -190,3 +196,6 @@ pub(super) fn read_at(file: &File, buffer: &mut [u8], position: u64) -> io::Resu
     }
     Ok(read)
 }
+
+#[cfg(test)]
+mod tests;

@@ -188,26 +188,29 @@ fn gb_a_right_continuation_exists_only_where_the_write_ends_first() {
 }
 
 /// One random history: every operation is mirrored in a plain array, the tree is reopened in between,
-/// and earlier moments are read back from roots and what follows them.
+/// and earlier moments are read back from roots and what follows them. Some lie at the end of what a
+/// file can be.
 fn fuzz(seed: u64, operations: usize) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let fanout = [2, 3, 4, 5, 8, 32][random.below(6) as usize];
     let (reach, most) = (1 + random.below(4000), 1 + random.below(600));
+    let base = if random.below(4) == 0 { FILE_BYTES_MAX - reach - most } else { 0 };
     let (entries, mut fig, mut model) =
         (Entries::default(), Fig::with_fanout(fanout), Vec::<u8>::new());
+    entries.truncate(&mut fig, base);
     let mut moments: Vec<(usize, Fig, Vec<u8>)> = Vec::new();
     for nth in 0..operations {
         match random.below(20) {
             0 => {
                 let length = random.below(reach + most);
-                entries.truncate(&mut fig, length);
+                entries.truncate(&mut fig, base + length);
                 model.resize(length as usize, 0);
             }
             1 => {
                 let start = random.below(reach);
                 let end = start + random.below(most);
-                entries.push(Entry::Punch { start, end });
-                fig.punch(&entries, start, end).unwrap();
+                entries.push(Entry::Punch { start: base + start, end: base + end });
+                fig.punch(&entries, base + start, base + end).unwrap();
                 let end = model.len().min(end as usize);
                 model[(start as usize).min(end)..end].fill(0);
             }
@@ -220,22 +223,24 @@ fn fuzz(seed: u64, operations: usize) {
                 let end = start as usize + data.len();
                 model.resize(model.len().max(end), 0);
                 model[start as usize..end].copy_from_slice(&data);
-                entries.write(&mut fig, start, data);
+                entries.write(&mut fig, base + start, data);
             }
         }
-        assert_eq!(fig.length(), model.len() as u64);
+        assert_eq!(fig.length(), base + model.len() as u64);
         let from = random.below(reach + 2 * most);
         let to = from + random.below(2 * most);
         let expected = (from as usize).min(model.len())..(to as usize).min(model.len());
-        let read = entries.bytes(&fig, from..to, 1 + random.below(9) as usize);
-        assert_eq!(read, model[expected], "operation {nth}, bytes {from}..{to}");
+        let pieces_max = 1 + random.below(9) as usize;
+        let read = entries.bytes(&fig, base + from..base + to, pieces_max);
+        assert_eq!(read, model[expected], "operation {nth}, bytes {from}..{to} behind {base}");
     }
     for (count, held, model) in moments {
-        assert_eq!(entries.bytes(&held, 0..u64::MAX, 99), model, "a version that was held");
+        assert_eq!(entries.bytes(&held, base..u64::MAX, 99), model, "a version that was held");
         let fig = entries.open(count, fanout);
-        assert_eq!(entries.bytes(&fig, 0..u64::MAX, 99), model, "reopened as of entry {count}");
+        let reopened = entries.bytes(&fig, base..u64::MAX, 99);
+        assert_eq!(reopened, model, "reopened as of entry {count}");
     }
-    assert_eq!(entries.bytes(&fig, 0..u64::MAX, 99), model);
+    assert_eq!(entries.bytes(&fig, base..u64::MAX, 99), model);
     let depth = fig.depth(&entries).unwrap();
     assert!(depth <= 12, "{operations} operations make no tree of depth {depth}");
 }
@@ -247,6 +252,67 @@ fn g3_g4_g6_ga_300_histories_of_300_operations_match_a_plain_array_reopened_in_b
         println!("seed {seed}");
         fuzz(seed, 300);
     }
+}
+
+/// `cargo test --release -p storage million -- --ignored`
+#[test]
+#[ignore = "takes minutes"]
+fn g3_g4_g6_ga_a_million_operations_match_a_plain_array() {
+    for seed in 300..20_300 {
+        fuzz(seed, 50 + seed as usize % 300);
+    }
+}
+
+/// What is looked up passes few nodes: by the number of entries, and, where they lie on each other, by
+/// the number of bytes.
+#[test]
+fn g5_a_lookup_passes_a_logarithm_of_the_smaller_of_entries_and_bytes() {
+    for (writes, reach, most) in
+        [(1000, 64 << 20, 3), (10_000, 64 << 20, 4), (50_000, 64 << 20, 5), (50_000, 500, 3)]
+    {
+        let (entries, mut fig, mut random) = (Entries::default(), Fig::new(), Random(5));
+        for _ in 0..writes {
+            let offset = entries.push(Entry::Truncate { length: 0 });
+            let (start, length) = (random.below(reach), 1 + random.below(100) as u32);
+            fig.write(&entries, start, length, offset).unwrap();
+        }
+        entries.checkpoint(&mut fig);
+        let depth = fig.depth(&entries).unwrap();
+        assert!(depth <= most, "{writes} writes to {reach} bytes: depth {depth}");
+        entries.loads.set(0);
+        for _ in 0..100 {
+            let at = random.below(reach);
+            fig.read(&entries, at, at + 1, 1).unwrap();
+        }
+        assert!(entries.loads.get() <= 100 * depth, "{} nodes", entries.loads.get());
+    }
+}
+
+/// The longest entries that there could be, where the file can be no longer.
+#[test]
+fn extents_of_four_gigabytes_are_cut_where_they_should_be() {
+    let (entries, mut fig) = (Entries::default(), Fig::new());
+    let (length, start) = (u32::MAX, FILE_BYTES_MAX - u64::from(u32::MAX));
+    fig.write(&entries, start, length, Offset(0)).unwrap();
+    entries.push(Entry::Truncate { length: 0 });
+    let hole = FILE_BYTES_MAX - 2;
+    fig.punch(&entries, hole, FILE_BYTES_MAX - 1).unwrap();
+    fig.punch(&entries, 0, start + 5).unwrap();
+    entries.checkpoint(&mut fig);
+    assert_eq!(fig.length(), FILE_BYTES_MAX);
+    let entry = |skip| Source::Entry { offset: Offset(0), skip };
+    let expected = [
+        Extent { start: 0, end: start + 5, source: Source::Hole },
+        Extent { start: start + 5, end: hole, source: entry(5) },
+        Extent { start: hole, end: hole + 1, source: Source::Hole },
+        Extent { start: hole + 1, end: FILE_BYTES_MAX, source: entry(length - 1) },
+    ];
+    assert_eq!(fig.read(&entries, 0, u64::MAX, 9).unwrap(), expected);
+    fig.truncate(&entries, start + 6).unwrap();
+    fig.truncate(&entries, FILE_BYTES_MAX).unwrap();
+    let end = fig.read(&entries, start, u64::MAX, 9).unwrap();
+    assert_eq!(end[1], Extent { start: start + 5, end: start + 6, source: entry(5) });
+    assert_eq!(end[2].source, Source::Hole);
 }
 
 #[test]

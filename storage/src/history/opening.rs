@@ -20,6 +20,7 @@ use crate::log::{Base, LogId};
 use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::{Indexed, Layout, Part, Parts};
 use crate::proof::{cut_proof, proof_start};
+use crate::reserve::Reserve;
 use crate::store::Options;
 
 /// Why what is sealed cannot be opened.
@@ -246,12 +247,14 @@ impl Opened {
     pub(crate) fn into_history(
         self,
         disk: Arc<dyn Disk>,
+        reserve: Arc<Reserve>,
         segments: Arc<Segments>,
         options: &Options,
         manifest_sequence: Arc<AtomicU64>,
     ) -> History {
         let history = History {
             disk,
+            reserve,
             segments,
             parts: Arc::new(Parts::new(self.parts)),
             cache: self.cache,

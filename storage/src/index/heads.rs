@@ -170,6 +170,10 @@ impl HeadTable {
     /// # Errors
     /// It cannot be read, or is damaged.
     pub fn head(&self, log: LogId) -> io::Result<Option<Head>> {
+        let Some(last) = self.count.checked_sub(1) else { return Ok(None) };
+        if log > self.head_at(last)?.log {
+            return Ok(None);
+        }
         let number = bisect(0..self.count, |number| Ok(self.head_at(number)?.log < log))?;
         if number == self.count {
             return Ok(None);

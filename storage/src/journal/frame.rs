@@ -126,6 +126,11 @@ impl Frame {
         })
     }
 
+    /// The offset behind its last; none is behind the largest.
+    pub fn end_offset(&self) -> Offset {
+        Offset(self.base.0.saturating_add(u64::from(self.count)))
+    }
+
     /// The position after its payload, if it begins at `position`.
     pub fn payload_end(&self, position: u64) -> u64 {
         position + FRAME_BYTES as u64 + u64::from(self.length)

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::blocks::Blocks;
 use super::frame::{FRAME_BYTES, Frame, padded};
 use super::segment::{Segment, Segments};
-use crate::disk::Disk;
+use crate::disk::{Disk, is_full};
+use crate::reserve::{Reserve, refusal};
 use crate::tail::Payload;
 
 /// Rests shorter than this are copied beside their header; a slice of their own would cost more.
@@ -40,6 +41,7 @@ pub(crate) struct Limits {
 /// The end of the journal, where its one writer writes.
 pub(crate) struct Journal {
     disk: Arc<dyn Disk>,
+    reserve: Arc<Reserve>,
     segments: Arc<Segments>,
     current: Option<Arc<Segment>>,
     end: u64,
@@ -69,6 +71,7 @@ enum Part {
 impl Journal {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
+        reserve: Arc<Reserve>,
         segments: Arc<Segments>,
         end: u64,
         limits: Limits,
@@ -77,6 +80,7 @@ impl Journal {
         let current = segments.last();
         Journal {
             disk,
+            reserve,
             segments,
             current,
             end,
@@ -143,9 +147,53 @@ impl Journal {
         }
     }
 
-    /// Begins a new segment if `bytes` more do not fit into this one, or it holds as many frames as it
-    /// may. Called with nothing laid out. What was sealed is given to `sealed`.
+    /// Makes room for a group of `bytes`. Called with nothing laid out. What was sealed is given to
+    /// `sealed`. A group that is to make space may take what is kept for that.
     pub(crate) fn make_room(
+        &mut self,
+        bytes: u64,
+        makes_space: bool,
+        sealed: &mut dyn FnMut(Sealed) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        if !makes_space {
+            if self.reserve.is_spent() {
+                return Err(WriteError::Refused(refusal()));
+            }
+            return self.begin_segment(bytes, sealed);
+        }
+        let mut attempt = || {
+            self.begin_segment(bytes, sealed)?;
+            self.take_space(bytes)
+        };
+        match attempt() {
+            Err(WriteError::Refused(error)) if is_full(&error) && self.reserve.spend() => {
+                self.begin_segment(bytes, sealed)?;
+                self.take_space(bytes)
+            }
+            made => made,
+        }
+    }
+
+    /// Has zeros stand where the next group goes: to write over them takes no more space.
+    fn take_space(&mut self, bytes: u64) -> Result<(), WriteError> {
+        let current = Arc::clone(self.current.as_ref().expect("a segment was begun"));
+        let (from, to) = (self.zeroed_to.max(self.end), self.end + bytes);
+        if to <= from {
+            return Ok(());
+        }
+        let (zeros, at) = (vec![0; (to - from) as usize], current.at(from));
+        current.file().write_at(&mut [io::IoSlice::new(&zeros)], at).map_err(|error| {
+            // Of what fitted, nothing is counted on.
+            let _ = current.file().truncate(at);
+            WriteError::Refused(error)
+        })?;
+        self.zeroed_to = to;
+        Ok(())
+    }
+
+    /// Begins a new segment if `bytes` more do not fit into this one, or it holds as many frames as it
+    /// may.
+    fn begin_segment(
         &mut self,
         bytes: u64,
         sealed: &mut dyn FnMut(Sealed) -> io::Result<()>,

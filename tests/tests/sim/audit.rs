@@ -8,12 +8,16 @@ use kafka_records::{Limit, records};
 const LIMIT: Limit = Limit { decompressed_bytes_max: 1 << 20 };
 const READ_BYTES: usize = 64 << 10;
 
-/// A record as it is stored. Its value names the batch that it was sent in.
+/// The header that names the batch that a tombstone was sent in.
+pub(crate) const BATCH_HEADER: &str = "batch";
+
+/// A record as it is stored. Its value names the batch that it was sent in, or a header, if it has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) offset: u64,
     pub(crate) time: i64,
     pub(crate) key: Option<String>,
+    pub(crate) is_tombstone: bool,
     pub(crate) batch: u64,
 }
 
@@ -75,6 +79,8 @@ pub(crate) enum Occasion {
 #[derive(Clone, Debug)]
 pub(crate) struct Audit {
     pub(crate) occasion: Occasion,
+    /// The latest time that the node's wall clock had ever shown by then.
+    pub(crate) shown_ms: u64,
     pub(crate) partitions: Vec<Partition>,
 }
 
@@ -83,6 +89,7 @@ impl Audit {
     pub(crate) fn of(
         engine: &Engine,
         occasion: Occasion,
+        shown_ms: u64,
         from: impl Fn(&Place) -> u64,
     ) -> Result<Audit, String> {
         let mut partitions = Vec::new();
@@ -107,7 +114,7 @@ impl Audit {
                 });
             }
         }
-        Ok(Audit { occasion, partitions })
+        Ok(Audit { occasion, shown_ms, partitions })
     }
 
     /// Whether every entry that is kept is in it.
@@ -143,10 +150,16 @@ pub(crate) fn read_records(batch: &bytes::Bytes) -> Result<Vec<Record>, String> 
         let text = |bytes: Option<bytes::Bytes>| {
             bytes.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok())
         };
-        let value = text(record.value).unwrap_or_default();
-        let batch = value.split(':').next().and_then(|id| id.parse().ok());
+        let is_tombstone = record.value.is_none();
+        let named = |(name, value): (bytes::Bytes, Option<bytes::Bytes>)| {
+            value.filter(|_| name == BATCH_HEADER)
+        };
+        let header = || record.headers.into_iter().find_map(named);
+        let named = text(record.value.or_else(header)).unwrap_or_default();
+        let batch = named.split(':').next().and_then(|id| id.parse().ok());
+        let batch = batch.ok_or("a value that nobody sent")?;
         let (offset, time, key) = (record.offset as u64, record.timestamp, text(record.key));
-        Ok(Record { offset, time, key, batch: batch.ok_or("a value that nobody sent")? })
+        Ok(Record { offset, time, key, is_tombstone, batch })
     })
     .collect()
 }

@@ -17,6 +17,8 @@ pub(crate) struct SimClock {
     paused_ms: AtomicU64,
     /// How far people have set the wall clock from the right time.
     offset_ms: AtomicI64,
+    /// The latest time that it ever showed anybody.
+    shown_ms: AtomicU64,
 }
 
 impl SimClock {
@@ -25,6 +27,7 @@ impl SimClock {
             began: Instant::now(),
             paused_ms: AtomicU64::new(0),
             offset_ms: AtomicI64::new(0),
+            shown_ms: AtomicU64::new(0),
         }
     }
 
@@ -38,6 +41,11 @@ impl SimClock {
         self.offset_ms.load(Ordering::SeqCst)
     }
 
+    /// The latest time that anybody has read off it.
+    pub(crate) fn shown_ms(&self) -> u64 {
+        self.shown_ms.load(Ordering::SeqCst)
+    }
+
     /// The wall clock, in milliseconds.
     pub(crate) fn wall_ms(&self) -> u64 {
         self.read().wall.0
@@ -49,7 +57,9 @@ impl WallClock for SimClock {
         let paused = Duration::from_millis(self.paused_ms.load(Ordering::SeqCst));
         let steady = Duration::from_secs(1) + self.began.elapsed() + paused;
         let right_ms = START_MS + steady.as_millis() as u64;
-        Reading { wall: SysTime(right_ms.saturating_add_signed(self.offset_ms())), steady }
+        let wall = SysTime(right_ms.saturating_add_signed(self.offset_ms()));
+        self.shown_ms.fetch_max(wall.0, Ordering::SeqCst);
+        Reading { wall, steady }
     }
 
     fn pause(&self, for_how_long: Duration) {

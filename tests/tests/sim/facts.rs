@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use hlc::Hlc;
 
 use crate::audit::Record;
 use crate::ledger::Step;
+use crate::tree::Sight;
 
 /// How a life of the node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +110,21 @@ pub(crate) enum Fact {
     /// In the middle of a group, as its journal is synced: how far partitions could be read, and what
     /// was promised.
     Glimpse { frontier: Hlc, ends: Vec<(crate::audit::Place, u64)> },
+    /// All files were looked at, as they were in the cut with a bound, or as they are now.
+    Files { at: Option<Hlc>, sight: Sight },
+    /// All files, as the first look in a life of the node finds them.
+    FilesFound { lost_power: bool, sight: Sight },
+    /// A change to files was answered, and by the rules it should be done, or not.
+    FilesAnswered { change: String, should_be: bool, refused: Option<String> },
+    /// One of very many files was read, as it was in the cut with a bound.
+    Hoarded { nth: usize, at: Hlc, bytes: Bytes },
+    /// Which pins stand, when the wall clock showed this much at least.
+    Pins { listed: Vec<String>, at_least_ms: u64 },
+    /// No pin stands, and what was old when the wall clock showed this was given up.
+    LetGo { wall_ms: u64 },
+    /// Compacted topics were compacted to their end, twice and with time enough in between for tombstones
+    /// that are stamped before.
+    Cleaned { before: Hlc },
     /// A life of the node ended.
     Died(Death),
     /// The wall clock jumped so far ahead that nobody trusts it; or that is over.

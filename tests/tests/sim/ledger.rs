@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use hlc::Hlc;
 
 use crate::audit::{Audit, Occasion, Partition, Place, Stored};
+use crate::hoard::Hoarded;
+use crate::versions::Versions;
 
 /// A moment of the run, in which order facts became known. Whatever was answered at an earlier step than
 /// another thing was sent, happened before it.
@@ -74,12 +76,41 @@ impl Seen {
     }
 }
 
+/// A pin that somebody was told was set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pin {
+    pub(crate) name: String,
+    pub(crate) at: Hlc,
+    pub(crate) expires_ms: u64,
+    /// Those that it is about; `None` for all.
+    pub(crate) topics: Option<Vec<String>>,
+    /// Where the partitions that it is about began.
+    pub(crate) starts: BTreeMap<Place, u64>,
+    /// The wall clock has shown its expiry since, be it right or wrong; or somebody wants it gone.
+    pub(crate) is_over: bool,
+    /// Somebody was told that it is gone.
+    pub(crate) is_removed: bool,
+}
+
+impl Pin {
+    /// Whether it keeps a partition.
+    pub(crate) fn is_about(&self, held: &Partition) -> bool {
+        let is_named = self.topics.as_ref().is_none_or(|topics| topics.contains(&held.topic));
+        is_named && held.exists_at(self.at)
+    }
+}
+
 /// The model.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     step: Step,
     pub(crate) batches: Vec<Batch>,
     pub(crate) partitions: BTreeMap<Place, Seen>,
+    pub(crate) hoard: Vec<Hoarded>,
+    pub(crate) pins: Vec<Pin>,
+    pub(crate) files: Versions,
+    /// The life of the node in which it is known what files are.
+    pub(crate) files_life: Option<u64>,
 }
 
 impl Ledger {

@@ -6,16 +6,21 @@
 
 mod actors;
 mod audit;
+mod catalog;
 mod chance;
 mod clock;
 mod disk;
 mod facts;
+mod hoard;
 mod invariants;
 mod ledger;
 mod network;
 mod node;
 mod reached;
+mod rot;
 mod trace;
+mod tree;
+mod versions;
 mod wire;
 mod world;
 

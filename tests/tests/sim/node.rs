@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
-use engine::{Engine, EngineOptions};
+use engine::files::FileOptions;
+use engine::{Engine, EngineOptions, HousekeepingOptions};
 use hlc::WallClock;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -20,23 +22,50 @@ use crate::network::{End, connection};
 /// How long a group may gather before it is written: the disk's time.
 const TURN_MS_MAX: u64 = 4;
 
-/// How records of deleted topics and old offsets go: soon, so that a run sees it.
-pub(crate) const RETENTION: Duration = Duration::from_secs(6);
+/// How long records of deleted topics and old offsets stay: not long, so that a run sees them go.
+const RETENTION: Duration = Duration::from_secs(6);
+const OFFSETS_RETENTION: Duration = Duration::from_secs(3);
 
-fn engine_options() -> EngineOptions {
+/// What the history of a world is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Some dozens of stretches.
+    Short,
+    /// Hundreds, of thousands of logs.
+    Long,
+}
+
+impl Shape {
+    /// That of the world of a seed.
+    pub(crate) fn of(seed: u64) -> Shape {
+        if seed % 12 == 6 { Shape::Long } else { Shape::Short }
+    }
+}
+
+fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
+    let (segment_bytes_max, segment_frames_max) = match shape {
+        Shape::Short => (24 << 10, 60),
+        Shape::Long => (4 << 10, 10),
+    };
     let storage = storage::Options {
         driven_by_hand: true,
-        segment_bytes_max: 24 << 10,
-        segment_frames_max: 60,
+        segment_bytes_max,
+        segment_frames_max,
         tail_bytes_max: 4 << 10,
         index_bytes_max: 64 << 10,
         ..storage::Options::default()
     };
     EngineOptions {
         storage,
+        catalog: Some(catalog),
         deleted_topic_retention: RETENTION,
-        offsets_retention: RETENTION,
+        offsets_retention: OFFSETS_RETENTION,
         cut_cache_bytes_max: 16 << 10,
+        housekeeping: HousekeepingOptions {
+            compaction_bytes_max: 16 << 10,
+            ..HousekeepingOptions::default()
+        },
+        files: FileOptions { checkpoint_entries: 8, closed_max: 2, node_bytes_max: 2 << 10 },
         ..EngineOptions::default()
     }
 }
@@ -58,6 +87,7 @@ impl Node {
     /// Opens what is on the disk, and serves.
     pub(crate) fn start(
         disk: SimDisk,
+        (shape, catalog): (Shape, PathBuf),
         clock: &Arc<SimClock>,
         mut chance: Chance,
     ) -> Result<Node, String> {
@@ -65,7 +95,7 @@ impl Node {
         let format = KafkaFormat { unpacked_bytes_max: kafka_options.unpacked_bytes_max };
         let engine = Engine::open(
             Arc::new(disk.clone()),
-            engine_options(),
+            engine_options(shape, catalog),
             Arc::clone(clock) as Arc<dyn WallClock>,
             Arc::new(format),
         );

@@ -10,12 +10,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::Engine;
 use parking_lot::Mutex;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use crate::actors::{self, Operator};
 use crate::audit::{Audit, Occasion, Place};
+use crate::catalog::Catalogs;
 use crate::chance::Chance;
 use crate::clock::SimClock;
 use crate::disk::SimDisk;
@@ -23,7 +25,7 @@ use crate::facts::Fact;
 use crate::invariants::{self, Invariant};
 use crate::ledger::{Ledger, Step};
 use crate::network::End;
-use crate::node::Node;
+use crate::node::{Node, Shape};
 use crate::reached::Reached;
 use crate::trace::Trace;
 
@@ -40,6 +42,7 @@ pub(crate) struct Outcome {
 }
 
 pub(crate) struct World {
+    pub(crate) shape: Shape,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) ledger: RefCell<Ledger>,
     pub(crate) node: RefCell<Option<Node>>,
@@ -47,6 +50,10 @@ pub(crate) struct World {
     pub(crate) clock_steps: Cell<u64>,
     /// How many lives of the node have ended.
     pub(crate) deaths: Cell<u64>,
+    /// In how many of them the machine lost its power.
+    pub(crate) power_losses: Cell<u64>,
+    /// What lives leave beside the disk.
+    pub(crate) catalogs: RefCell<Catalogs>,
     invariants: RefCell<Vec<Box<dyn Invariant>>>,
     trace: RefCell<Trace>,
     failure: RefCell<Option<String>>,
@@ -63,7 +70,7 @@ pub(crate) fn run(seed: u64, prints: bool) -> Outcome {
         .build()
         .expect("a runtime without threads can be made");
     let everything = async {
-        let world = Rc::new(World::new(prints));
+        let world = Rc::new(World::new(Shape::of(seed), prints));
         world.live(seed).await;
         let trace = world.trace.borrow();
         let failure = world.failure.borrow_mut().take();
@@ -77,13 +84,16 @@ pub(crate) fn run(seed: u64, prints: bool) -> Outcome {
 }
 
 impl World {
-    fn new(prints: bool) -> World {
+    fn new(shape: Shape, prints: bool) -> World {
         World {
+            shape,
             clock: Arc::new(SimClock::new()),
             ledger: RefCell::default(),
             node: RefCell::new(None),
             clock_steps: Cell::new(0),
             deaths: Cell::new(0),
+            power_losses: Cell::new(0),
+            catalogs: RefCell::new(Catalogs::new()),
             invariants: RefCell::new(invariants::all()),
             trace: RefCell::new(Trace::new(prints)),
             failure: RefCell::new(None),
@@ -109,7 +119,21 @@ impl World {
 
     /// Whether actors should end: time is up, or something has failed.
     pub(crate) fn is_over(&self) -> bool {
-        self.began.elapsed() >= LASTS || self.failure.borrow().is_some()
+        self.began.elapsed() >= LASTS || self.has_failed()
+    }
+
+    /// The engine of the node that lives.
+    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        self.node.borrow().as_ref().map(|node| Arc::clone(&node.engine))
+    }
+
+    /// Whether the disk of the node that lives can be read.
+    pub(crate) fn has_disk(&self) -> bool {
+        self.node.borrow().as_ref().is_some_and(|node| !node.disk.memory.is_down())
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
     }
 
     /// A client's end of a new connection; `None` while nobody answers.
@@ -137,8 +161,17 @@ impl World {
         self.ledger.borrow_mut().next_step()
     }
 
+    /// The wall clock has come to what it shows now: pins may be over by that.
+    pub(crate) fn let_time_pass(&self) {
+        let now = self.clock.wall_ms();
+        for pin in &mut self.ledger.borrow_mut().pins {
+            pin.is_over |= pin.expires_ms <= now;
+        }
+    }
+
     /// Tells all invariants of a fact.
     pub(crate) fn tell(&self, fact: &Fact) {
+        self.let_time_pass();
         self.tell_glimpses();
         self.tell_one(fact);
     }
@@ -169,8 +202,8 @@ impl World {
 
     /// Audits the node that lives, and tells all invariants. Nothing if none does.
     pub(crate) fn audit(&self, occasion: Occasion) {
-        let engine = self.node.borrow().as_ref().map(|node| Arc::clone(&node.engine));
-        let Some(engine) = engine else { return };
+        let Some(engine) = self.engine() else { return };
+        self.let_time_pass();
         self.tell_glimpses();
         let audit = {
             let ledger = self.ledger.borrow();
@@ -178,7 +211,7 @@ impl World {
                 let seen = ledger.partitions.get(place);
                 seen.and_then(|seen| seen.entries.values().next_back()).map_or(0, |last| last.end)
             };
-            Audit::of(&engine, occasion, known)
+            Audit::of(&engine, occasion, self.clock.shown_ms(), known)
         };
         match audit {
             Ok(audit) => self.tell_audit(&audit),

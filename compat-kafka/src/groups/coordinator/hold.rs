@@ -33,6 +33,8 @@ impl Coordinator {
             }
             inner.group.check_delete()?;
             inner.is_held = true;
+            // Whoever holds it sets its offsets.
+            inner.is_stored = true;
             drop(inner);
             return Ok(HeldGroup { shared: Arc::clone(&self.shared), slot });
         }

@@ -29,7 +29,7 @@ pub(super) struct Inner {
     pub(super) syncs: HashMap<Token, oneshot::Sender<SyncAnswer>>,
     /// The newest snapshot that no write has taken up yet.
     pub(super) queued: Option<QueuedPut>,
-    /// The log has, or may have, a snapshot of the group.
+    /// The log has, or may have, a snapshot of the group, or offsets.
     pub(super) is_stored: bool,
     /// From the decision to delete until the log has answered, nobody may act on the group.
     pub(super) is_being_deleted: bool,

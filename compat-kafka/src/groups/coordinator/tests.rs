@@ -278,7 +278,7 @@ async fn requests_for_a_group_that_is_not_there_are_answered_as_to_an_unknown_me
     assert_eq!(coordinator.delete("g").await, Err(GroupError::GroupIdNotFound));
     assert_eq!(state(&coordinator, "g"), Err(GroupError::GroupIdNotFound));
     let member = CommitFence { generation_id: 1, ..simple_commit() };
-    assert_eq!(coordinator.check_commit("g", &member), Err(GroupError::GroupIdNotFound));
+    assert_eq!(coordinator.commit("g", &member, || ()), Err(GroupError::GroupIdNotFound));
     assert!(coordinator.list().is_empty());
 }
 
@@ -288,7 +288,7 @@ async fn a_group_without_an_id_is_refused_but_for_commits() {
     let joined = coordinator.join("", consumer("")).await;
     assert_eq!(joined.error, Some(GroupError::InvalidGroupId));
     assert_eq!(coordinator.heartbeat("", &beat("x", 1)), Err(GroupError::InvalidGroupId));
-    assert_eq!(coordinator.check_commit("", &simple_commit()), Ok(()));
+    assert_eq!(coordinator.commit("", &simple_commit(), || ()), Ok(()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,7 +328,7 @@ async fn groups_are_bounded_and_idle_ones_without_offsets_make_room() {
     let (coordinator, log) = start(Options { groups_max: 2, ..Options::default() });
     let id = stable(&coordinator, "left").await;
     coordinator.leave("left", &[leaving(&id)]).unwrap();
-    assert_eq!(coordinator.check_commit("offsets", &simple_commit()), Ok(()));
+    assert_eq!(coordinator.commit("offsets", &simple_commit(), || ()), Ok(()));
     log.with_offsets.lock().push("offsets".to_owned());
     let joined = coordinator.join("third", consumer("")).await;
     assert_eq!(joined.error, Some(GroupError::TooManyGroups));
@@ -451,11 +451,11 @@ async fn nobody_acts_on_a_group_that_is_held_and_one_with_members_is_not_held() 
         generation_id: -1,
         kind: CommitKind::Plain,
     };
-    let refused = coordinator.check_commit("g", &fence);
+    let refused = coordinator.commit("g", &fence, || ());
     assert_eq!(refused, Err(GroupError::CoordinatorNotAvailable));
     assert_eq!(coordinator.delete("g").await, Err(GroupError::CoordinatorNotAvailable));
     drop(held);
-    assert_eq!(coordinator.check_commit("g", &fence), Ok(()));
+    assert_eq!(coordinator.commit("g", &fence, || ()), Ok(()));
     let answer = coordinator.join("g", consumer("")).await;
     assert_eq!(answer.error, Some(GroupError::MemberIdRequired));
     let answer = coordinator.join("g", consumer(&answer.member_id)).await;

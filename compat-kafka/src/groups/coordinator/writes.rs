@@ -94,7 +94,7 @@ impl Shared {
         done: oneshot::Sender<Result<(), GroupError>>,
     ) {
         let _turn = slot.writing.lock().await;
-        let is_stored = slot.inner.lock().is_stored;
+        let is_stored = slot.inner.lock().is_stored || self.log.has_offsets(&slot.id).await;
         let deleted = !is_stored || self.delete_stored(&slot).await == WriteResult::Stored;
         let result = if deleted {
             self.bury(&slot);

@@ -55,6 +55,11 @@ impl Historian {
 
     /// A moment, and what to do if it is not past.
     fn moment(&mut self) -> (Hlc, &'static str) {
+        if self.chance.one_in(6)
+            && let Some(at) = self.pinned()
+        {
+            return (at, "wait");
+        }
         let now = self.world.clock.wall_ms();
         let ms = match self.chance.below(12) {
             0..3 => now - self.chance.below(4000),
@@ -67,6 +72,13 @@ impl Historian {
         };
         let when = *self.chance.pick(&["wait", "wait", "refuse"]);
         (Hlc::at(SysTime(ms)), when)
+    }
+
+    /// A moment that a pin keeps.
+    fn pinned(&mut self) -> Option<Hlc> {
+        let ledger = self.world.ledger.borrow();
+        let pins: Vec<Hlc> = ledger.pins.iter().filter(|p| !p.is_over).map(|p| p.at).collect();
+        (!pins.is_empty()).then(|| *self.chance.pick(&pins))
     }
 
     /// Whether the life in which it asked has ended: what was not durable then may be gone by now.

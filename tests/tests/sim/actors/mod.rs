@@ -1,12 +1,16 @@
 //! Who acts upon the node, each with randomness of its own.
 
+mod antiquary;
 mod committer;
 mod consumer;
 mod historian;
+mod hoarder;
 mod namekeeper;
 mod operator;
+mod pinner;
 mod producer;
 mod requests;
+mod scribe;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,23 +18,35 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 pub(crate) use operator::Operator;
+pub(crate) use scribe::sight;
 
 use crate::chance::Chance;
+use crate::node::Shape;
 use crate::world::World;
 
 /// A topic that is there from the beginning: its name, how many partitions, and its settings.
 type Standing = (&'static str, u32, &'static [(&'static str, &'static str)]);
+
+/// The topic that is compacted.
+const KEYED: &str = "keyed";
+
+/// How long a tombstone stays.
+pub(crate) const DELETE_RETENTION_MS: u64 = 3000;
+
+/// How long a record of the topic `short` stays.
+pub(crate) const SHORT_RETENTION_MS: u64 = 2500;
 
 /// The topics that stay.
 const STANDING: [Standing; 3] = [
     ("plain", 3, &[]),
     ("short", 2, &[("retention.ms", "2500")]),
     (
-        "keyed",
+        KEYED,
         2,
         &[
             ("cleanup.policy", "compact"),
-            ("min.cleanable.dirty.ratio", "0.01"),
+            ("min.cleanable.dirty.ratio", "0"),
+            ("delete.retention.ms", "3000"),
             ("min.compaction.lag.ms", "0"),
         ],
     ),
@@ -52,6 +68,25 @@ async fn pause(chance: &mut Chance, least_ms: u64, most_ms: u64) {
     tokio::time::sleep(Duration::from_millis(chance.between(least_ms, most_ms))).await;
 }
 
+/// How often somebody who waits looks whether the node has died meanwhile.
+const LOOKS: Duration = Duration::from_millis(5);
+
+/// Waits for something, unless the life after so many deaths ends before.
+async fn unless_it_dies<T>(
+    world: &World,
+    deaths: u64,
+    doing: impl Future<Output = T>,
+) -> Option<T> {
+    let mut doing = std::pin::pin!(doing);
+    loop {
+        match tokio::time::timeout(LOOKS, &mut doing).await {
+            Ok(done) => return Some(done),
+            Err(_) if deaths != world.deaths.get() => return None,
+            Err(_) => {}
+        }
+    }
+}
+
 /// Sets all of them to work; each ends when the world does.
 pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandle<()>> {
     let mut actors = Vec::new();
@@ -68,5 +103,14 @@ pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandl
     actors.push(tokio::task::spawn_local(namekeeper.run()));
     let committer = committer::Committer::new(world, chance.fork());
     actors.push(tokio::task::spawn_local(committer.run()));
+    let pinner = pinner::Pinner::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(pinner.run()));
+    let scribe = scribe::Scribe::new(world, chance.fork());
+    actors.push(tokio::task::spawn_local(scribe.run()));
+    if world.shape == Shape::Long {
+        let hoarder = hoarder::Hoarder::new(world, chance.fork());
+        actors.push(tokio::task::spawn_local(hoarder.run()));
+    }
+    actors.push(tokio::task::spawn_local(antiquary::run(Rc::clone(world), chance.fork())));
     actors
 }

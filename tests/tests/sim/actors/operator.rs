@@ -2,25 +2,36 @@
 //! ends its lives.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Engine;
+use hlc::Hlc;
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::disk::{Fault, MemoryDisk};
 
+use super::hoarder::look_at_many;
+use super::producer::Producer;
 use super::requests::delete_records;
-use super::{STANDING, pause};
+use super::{DELETE_RETENTION_MS, KEYED, STANDING, pause};
 use crate::audit::Occasion;
 use crate::chance::Chance;
 use crate::disk::SimDisk;
 use crate::facts::{Death, Fact};
 use crate::node::Node;
 use crate::reached::Reached;
+use crate::rot::{Asked, questions, rot};
 use crate::wire::Client;
 use crate::world::World;
 
+/// The code of a change that a pin forbids.
+const PINNED: i16 = 44;
+/// On how many rotten disks it is started at the end.
+const ROTTEN: usize = 2;
+const OLD_OFFSETS: &str = "give up old offsets";
+/// That many stretches of history are many.
+const MANY: usize = 200;
 const WHO: &str = "operator";
 /// How long a fault that was armed is waited for.
 const ARMED: Duration = Duration::from_secs(2);
@@ -48,7 +59,7 @@ impl Operator {
     /// Starts the first life, and makes the topics that stay.
     pub(crate) async fn begin(&mut self) {
         self.start(MemoryDisk::new(), false).await;
-        let Some(engine) = self.engine() else { return };
+        let Some(engine) = self.world.engine() else { return };
         for (nth, (name, partitions, settings)) in STANDING.iter().enumerate() {
             let setting = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
             let settings: BTreeMap<String, String> = settings.iter().map(setting).collect();
@@ -76,7 +87,7 @@ impl Operator {
                 33..35 => self.lose_power().await,
                 _ => {}
             }
-            let stopped = self.engine().and_then(|engine| engine.stopped());
+            let stopped = self.world.engine().and_then(|engine| engine.stopped());
             if let Some(why) = stopped {
                 self.world.reach(Reached::Stopped);
                 self.world.note(WHO, &format!("the store has stopped: {why}"));
@@ -90,12 +101,61 @@ impl Operator {
     pub(crate) async fn end(&mut self) {
         self.disk().make_room();
         self.world.audit(Occasion::Whole);
+        self.clean_twice().await;
+        self.look_at_hoard();
         self.die(Death::InOrder).await;
+        let sound = match self.world.engine().filter(|_| !self.world.has_failed()) {
+            Some(engine) => {
+                let questions = questions(&engine, &self.world.ledger.borrow(), &mut self.chance);
+                Some(Asked::of(&engine, questions).await)
+            }
+            None => None,
+        };
+        let disk = self.disk();
         self.end_in_order().await;
+        if let Some(sound) = sound {
+            for _ in 0..ROTTEN {
+                self.start_rotten(disk.after_kill(), &sound).await;
+            }
+        }
     }
 
-    fn engine(&self) -> Option<Arc<Engine>> {
-        self.world.node.borrow().as_ref().map(|node| Arc::clone(&node.engine))
+    /// Starts on a disk of which bits have flipped, and asks again what was asked when it was sound.
+    async fn start_rotten(&mut self, memory: MemoryDisk, sound: &Asked) {
+        let flipped = rot(&memory, &mut self.chance);
+        self.world.note(WHO, &format!("flips {}", flipped.join(", ")));
+        let Some(catalog) = self.next_catalog() else { return };
+        let (disk, kept) = (SimDisk::new(memory), (self.world.shape, catalog));
+        let node = match Node::start(disk, kept, &self.world.clock, self.chance.fork()) {
+            Ok(node) => node,
+            Err(why) => {
+                self.world.reach(Reached::RotRefused);
+                return self.world.note(WHO, &format!("the node does not start: {why}"));
+            }
+        };
+        match sound.again(&node.engine).await {
+            Ok((same, refused)) => {
+                self.world.note(WHO, &format!("{same} answers are as before, {refused} are none"));
+                let reached = if refused > 0 { Reached::RotFound } else { Reached::RotHarmless };
+                self.world.reach(reached);
+            }
+            Err(why) => self.world.fail("rot", &why),
+        }
+        let ended = node.end_at_once().await;
+        self.check(ended);
+    }
+
+    fn next_catalog(&mut self) -> Option<PathBuf> {
+        match self.world.catalogs.borrow_mut().next(&mut self.chance) {
+            Ok((catalog, left)) => {
+                self.world.reach(Reached::Catalog(left));
+                Some(catalog)
+            }
+            Err(error) => {
+                self.world.fail(WHO, &format!("copy the catalog: {error}"));
+                None
+            }
+        }
     }
 
     fn take(&self) -> Option<Node> {
@@ -155,6 +215,9 @@ impl Operator {
 
     fn died(&self, death: Death) {
         self.world.deaths.set(self.world.deaths.get() + 1);
+        if death == Death::PowerLost {
+            self.world.power_losses.set(self.world.power_losses.get() + 1);
+        }
         self.world.tell(&Fact::Died(death));
     }
 
@@ -176,7 +239,13 @@ impl Operator {
         }
         let node = loop {
             let disk = SimDisk::new(memory.clone());
-            match Node::start(disk, &self.world.clock, self.chance.fork()) {
+            let Some(catalog) = self.next_catalog() else { return };
+            match Node::start(
+                disk,
+                (self.world.shape, catalog),
+                &self.world.clock,
+                self.chance.fork(),
+            ) {
                 Ok(node) => break node,
                 Err(_) if memory.is_down() => {
                     self.world.note(WHO, "the machine stops while the node starts");
@@ -220,7 +289,9 @@ impl Operator {
 
     fn set_clock(&self, by_ms: i64) {
         self.world.note(WHO, &format!("sets the clock by {by_ms} ms"));
+        self.world.let_time_pass();
         self.world.clock.step(by_ms);
+        self.world.let_time_pass();
         self.world.clock_steps.set(self.world.clock_steps.get() + 1);
     }
 
@@ -280,30 +351,92 @@ impl Operator {
     // ---- What it keeps ----
 
     async fn keep_house(&mut self) {
-        let Some(engine) = self.engine() else { return };
+        let Some(engine) = self.world.engine() else { return };
         // So that the model has seen what goes.
         self.world.audit(Occasion::News);
-        let (what, done) = match self.chance.below(7) {
+        let (what, done) = match self.chance.below(9) {
             0..2 => ("seal", engine.seal().await.map(|()| 0)),
             2 => ("tend", engine.tend().await.map(|()| 0)),
             3 => ("give up what is old", engine.give_up_old().await),
-            4 => ("compact", engine.compact_due().await),
-            5 => ("give up old offsets", engine.give_up_old_groups().await.map(usize::from)),
+            4..7 => ("compact", engine.compact_due().await),
+            7 => (OLD_OFFSETS, engine.give_up_old_groups().await.map(usize::from)),
             _ => ("free", engine.free().await.map(|_| 0)),
         };
+        if matches!((what, &done), (OLD_OFFSETS, Ok(1..))) {
+            self.world.reach(Reached::OffsetsGivenUp);
+        }
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
+    }
+
+    /// What was hoarded is found again.
+    fn look_at_hoard(&mut self) {
+        let Some(engine) = self.world.engine().filter(|_| self.world.has_disk()) else { return };
+        self.world.note(WHO, &format!("{} stretches", engine.segment_count()));
+        if engine.segment_count() >= MANY {
+            self.world.reach(Reached::ManyStretches);
+        }
+        look_at_many(&self.world, &engine, self.chance.fork());
+    }
+
+    /// Removes the pins that stand; those that have expired hold nothing, though they may be there.
+    async fn remove_pins(&self, engine: &Engine) -> bool {
+        self.world.ledger.borrow_mut().pins.iter_mut().for_each(|pin| pin.is_over = true);
+        for pin in engine.pins() {
+            if engine.unpin(&pin.name).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Compacts all that there is, twice, so that tombstones have their time and go.
+    async fn clean_twice(&mut self) {
+        let Some(engine) = self.world.engine() else { return };
+        if !self.remove_pins(&engine).await {
+            return;
+        }
+        let mut producer = Producer::new(&self.world, 1, self.chance.fork());
+        let mut before = Hlc::ZERO;
+        for run in 0..2 {
+            let has_sent = producer.deliver(&[(KEYED, 0), (KEYED, 1)]).await;
+            self.world.audit(Occasion::News);
+            // What is stamped ahead of the wall clock is not compacted.
+            let newest = engine.frontier();
+            let clock = &self.world.clock;
+            wait_until(|| clock.wall_ms() > newest.time().0, ARMED).await;
+            let steps =
+                [engine.seal().await, engine.tend().await, engine.compact_due().await.map(drop)];
+            if !has_sent || engine.time_to_give_up().is_none() || steps.iter().any(Result::is_err) {
+                return;
+            }
+            if run == 0 {
+                before = newest;
+                tokio::time::sleep(Duration::from_millis(DELETE_RETENTION_MS + 100)).await;
+            }
+        }
+        self.world.note(WHO, "has compacted twice");
+        self.world.tell(&Fact::Cleaned { before });
+        self.world.audit(Occasion::Whole);
+        let wall_ms = self.world.clock.wall_ms();
+        if engine.give_up_old().await.is_ok() {
+            self.world.tell(&Fact::LetGo { wall_ms });
+            self.world.audit(Occasion::Whole);
+        }
     }
 
     async fn delete_records(&mut self) {
         let (topic, partition) =
             *self.chance.pick(&[("plain", 0), ("plain", 1), ("short", 0), ("passing-a", 0)]);
-        let held = self.engine().and_then(|engine| engine.topic(topic));
+        let held = self.world.engine().and_then(|engine| engine.topic(topic));
         let end = held.and_then(|topic| topic.partitions.first().map(|held| held.end().0));
         let before = end.unwrap_or(0).saturating_sub(self.chance.below(20));
         self.world.audit(Occasion::News);
         let request = delete_records(topic, partition, before);
         let answer = self.client.ask::<DeleteRecordsRequest>(2, &request).await;
         let code = answer.ok().map(|answer| answer.topics[0].partitions[0].error_code);
+        if code == Some(PINNED) {
+            self.world.reach(Reached::PinHeld);
+        }
         self.world.note(WHO, &format!("deletes {topic}/{partition} before {before}: {code:?}"));
     }
 }

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use kafka_records::{BatchBuilder, Codec};
 
 use super::requests::{Parcel, produce_frame, produced, producer_id};
-use super::{pause, somewhere};
+use super::{KEYED, pause, somewhere};
+use crate::audit::BATCH_HEADER;
 use crate::chance::Chance;
 use crate::facts::Fact;
 use crate::ledger::{Acked, Acks, Batch};
@@ -138,14 +139,30 @@ impl Producer {
         }
     }
 
+    /// Sends one batch to each place; whether all of them were acknowledged.
+    pub(super) async fn deliver(&mut self, places: &[(&str, u32)]) -> bool {
+        let sending = self.batches_for(places, Acks::All);
+        let frame = produce_frame(sending.acks, &sending.parcels);
+        if self.client.send(&frame).await.is_err() {
+            return false;
+        }
+        let Ok(answers) = produced(&mut self.client).await else { return false };
+        self.settle(&sending, &answers);
+        answers.iter().all(|(code, _)| *code == 0)
+    }
+
     /// Enters new batches in the ledger.
     fn new_batches(&mut self, acks: Acks, count: u64) -> Sending {
+        let places: Vec<_> = (0..count).map(|_| somewhere(&mut self.chance)).collect();
+        self.batches_for(&places, acks)
+    }
+
+    fn batches_for(&mut self, places: &[(&str, u32)], acks: Acks) -> Sending {
         let mut sending = Sending { ids: Vec::new(), parcels: Vec::new(), acks };
-        for _ in 0..count {
-            let (topic, partition) = somewhere(&mut self.chance);
+        for &(topic, partition) in places {
             let id = self.world.ledger.borrow().batches.len() as u64;
             let sequence = self.next_sequence(topic, partition);
-            let (records, bytes) = self.build(id, sequence);
+            let (records, bytes) = self.build(topic, id, sequence);
             self.world.note(
                 &self.name,
                 &format!(
@@ -182,17 +199,26 @@ impl Producer {
     }
 
     /// A batch whose values name it. User times come in any order.
-    fn build(&mut self, id: u64, sequence: Option<(i64, i16, i32)>) -> (u64, Bytes) {
+    fn build(&mut self, topic: &str, id: u64, sequence: Option<(i64, i16, i32)>) -> (u64, Bytes) {
         let codec = *self.chance.pick(&[Codec::None, Codec::None, Codec::Lz4]);
         let mut builder = BatchBuilder::new(codec);
         let records = self.chance.between(1, 4);
         for nth in 0..records {
-            let key = format!("key{}", self.chance.below(6));
+            // A few that come often, and many that come once: what becomes of these is up to time.
+            let keys = if self.chance.one_in(6) { 80 } else { 6 };
+            let key = format!("key{}", self.chance.below(keys));
             let padding = "x".repeat(self.chance.below(200) as usize);
             let value = format!("{id}:{nth}:{padding}");
             let around = self.world.clock.wall_ms() as i64 - 2000;
             let time = around + self.chance.below(4000) as i64;
-            builder.record(time, Some(key.as_bytes()), Some(value.as_bytes()), &[]);
+            match topic == KEYED && self.chance.one_in(5) {
+                true => {
+                    let batch = id.to_string();
+                    let header = (BATCH_HEADER, Some(batch.as_bytes()));
+                    builder.record(time, Some(key.as_bytes()), None, &[header])
+                }
+                false => builder.record(time, Some(key.as_bytes()), Some(value.as_bytes()), &[]),
+            };
         }
         if let Some((id, epoch, first)) = sequence {
             builder.producer(id, epoch, first);

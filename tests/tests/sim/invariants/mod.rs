@@ -6,19 +6,26 @@ mod cuts_are_closed;
 mod cuts_are_exact;
 mod cuts_repeat;
 mod fenced_refuses;
+mod files_as_they_were;
+mod files_keep_the_rules;
 mod frontier_never_falls;
 mod futures_are_refused;
 mod given_up_is_said;
 mod history_stands_still;
+mod hoards_are_found_again;
 mod moments_are_prefixes;
 mod names_as_they_were;
 mod nothing_below_the_frontier;
 mod offsets_are_dense;
 mod offsets_as_they_were;
+mod pins_keep_the_past;
+mod pins_stand_until_they_expire;
 mod prefix_durability;
 mod retries_are_not_doubled;
 mod shown_is_never_lost;
 mod stamps_rise;
+mod synced_files_are_never_lost;
+mod tombstones_stay_their_time;
 mod user_moments_end_exactly;
 mod user_times_are_exact;
 
@@ -66,10 +73,17 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(user_times_are_exact::UserTimesAreExact),
         Box::new(user_moments_end_exactly::UserMomentsEndExactly),
         Box::new(compaction_keeps_the_newest::CompactionKeepsTheNewest),
+        Box::new(tombstones_stay_their_time::TombstonesStayTheirTime::default()),
+        Box::new(pins_keep_the_past::PinsKeepThePast::default()),
+        Box::new(pins_stand_until_they_expire::PinsStandUntilTheyExpire),
         Box::new(given_up_is_said::GivenUpIsSaid),
         Box::new(futures_are_refused::FuturesAreRefused::default()),
         Box::new(fenced_refuses::FencedRefuses::default()),
         Box::new(names_as_they_were::NamesAsTheyWere::default()),
         Box::new(offsets_as_they_were::OffsetsAsTheyWere::default()),
+        Box::new(files_as_they_were::FilesAsTheyWere),
+        Box::new(files_keep_the_rules::FilesKeepTheRules),
+        Box::new(hoards_are_found_again::HoardsAreFoundAgain),
+        Box::new(synced_files_are_never_lost::SyncedFilesAreNeverLost),
     ]
 }

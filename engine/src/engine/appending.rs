@@ -1,0 +1,83 @@
+//! Batches on their way to the disk.
+
+use std::sync::Arc;
+
+use storage::{AppendError, Appended, Durability, Results};
+use tokio::sync::oneshot;
+
+use super::Engine;
+use crate::append::Batch;
+use crate::error::EngineError;
+use crate::namespace::Topic;
+
+/// The unit in which bytes on their way are counted.
+pub(crate) const FLIGHT_UNIT: usize = 1024;
+
+impl Engine {
+    /// Appends batches, each to a partition, in order; one result each.
+    pub async fn append(
+        &self,
+        batches: Vec<(Arc<Topic>, u32, Batch)>,
+        durability: Durability,
+    ) -> Vec<Result<Appended, EngineError>> {
+        self.begin_append(batches, durability).await.results().await
+    }
+
+    /// Waits until there is room for batches on their way to the disk, and queues them: from then on
+    /// they come before everything that is queued later, whoever goes away.
+    pub async fn begin_append(
+        &self,
+        batches: Vec<(Arc<Topic>, u32, Batch)>,
+        durability: Durability,
+    ) -> Appending {
+        let bytes: usize = batches.iter().map(|(.., batch)| batch.payload.len()).sum();
+        let most = self.options.flight_bytes_max / FLIGHT_UNIT;
+        let units = (bytes / FLIGHT_UNIT + 1).min(most.max(1)) as u32;
+        let flight = Arc::clone(&self.flight).acquire_many_owned(units);
+        let permit = flight.await.expect("never closed");
+        let count = batches.len();
+        let defaults = &self.options.topic_defaults;
+        let appends = batches
+            .into_iter()
+            .map(|(topic, partition, batch)| {
+                let append_time = topic.config.is_log_append_time(defaults);
+                batch.into_append(&topic, &topic.partitions[partition as usize], append_time)
+            })
+            .collect();
+        let (sender, receiver) = oneshot::channel();
+        self.store.append(appends, durability, move |results: Results<EngineError>| {
+            // The room is the journal's to give back: a client that went away has not emptied it.
+            drop(permit);
+            let _ = sender.send(results);
+        });
+        Appending { receiver, count }
+    }
+}
+
+/// Batches that are on their way to the disk.
+#[derive(Debug)]
+pub struct Appending {
+    receiver: oneshot::Receiver<Results<EngineError>>,
+    count: usize,
+}
+
+impl Appending {
+    /// One result for each batch, once all are known.
+    pub async fn results(self) -> Vec<Result<Appended, EngineError>> {
+        match self.receiver.await {
+            Ok(results) => results.into_iter().map(|result| result.map_err(flatten)).collect(),
+            Err(_) => {
+                vec![Err(EngineError::Stopping("it is being closed".into())); self.count]
+            }
+        }
+    }
+}
+
+pub(crate) fn flatten(error: AppendError<EngineError>) -> EngineError {
+    match error {
+        AppendError::Refused(refusal) => refusal,
+        AppendError::Time(error) => EngineError::Fenced(error.to_string()),
+        AppendError::Disk(why) | AppendError::Index(why) => EngineError::Disk(why),
+        AppendError::Stopped(why) => EngineError::Stopping(why),
+    }
+}

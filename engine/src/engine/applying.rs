@@ -1,0 +1,228 @@
+//! Changes of the namespace and of groups: appended like anything else, applied in journal order, and
+//! completed only then.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+
+use hlc::{Cut, Hlc, UserTime};
+use storage::{Append, Appended, Durability, Log, LogId, LogSource, Payload, Results};
+use tokio::sync::{OwnedMutexGuard, oneshot};
+
+use super::appending::flatten;
+use super::{Engine, Shared};
+use crate::append::Note;
+use crate::blocking::tip_at;
+use crate::config::TopicConfig;
+use crate::error::EngineError;
+use crate::namespace::event::{Event, KIND_CATALOG};
+use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG, Topic};
+use crate::user_time::{RuleChange, UserTimeRule, succeeding};
+
+/// What the applier needs to make an event true.
+pub(super) struct Applying {
+    event: Event,
+    stamp: Hlc,
+    position: u64,
+    done: oneshot::Sender<Result<Hlc, EngineError>>,
+    changing: Option<OwnedMutexGuard<()>>,
+}
+
+impl Engine {
+    pub(super) fn start_applier(&self) -> std::io::Result<()> {
+        let (sender, receiver) = mpsc::channel::<Applying>();
+        *self.applier.lock() = Some(sender);
+        if self.options.storage.driven_by_hand {
+            *self.by_hand.lock() = Some(receiver);
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let logs = self.store.log_source();
+        let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
+            for applying in receiver {
+                make_true(&shared, applying, &logs);
+            }
+        })?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Applies the events that wait where no thread does; whether there were any.
+    pub(crate) fn apply_by_hand(&self) -> bool {
+        let receiver = self.by_hand.lock();
+        let Some(receiver) = receiver.as_ref() else { return false };
+        let (logs, mut any) = (self.store.log_source(), false);
+        for applying in receiver.try_iter() {
+            make_true(&self.shared, applying, &logs);
+            any = true;
+        }
+        any
+    }
+
+    /// Appends an event, and waits until it is applied.
+    pub(crate) async fn change(
+        &self,
+        event: Event,
+        changing: Option<OwnedMutexGuard<()>>,
+    ) -> Result<Hlc, EngineError> {
+        let applied = self.begin_change(event, changing)?.await;
+        applied.unwrap_or(Err(EngineError::Stopping("it is being closed".into())))
+    }
+
+    pub(crate) fn begin_change(
+        &self,
+        event: Event,
+        changing: Option<OwnedMutexGuard<()>>,
+    ) -> Result<oneshot::Receiver<Result<Hlc, EngineError>>, EngineError> {
+        if let Some(why) = self.shared.failed.get() {
+            return Err(EngineError::Disk(Arc::clone(why)));
+        }
+        let Some(applier) = self.applier.lock().clone() else {
+            return Err(EngineError::Stopping("it is being closed".into()));
+        };
+        let log = if event.kind() == KIND_CATALOG { GROUPS_LOG } else { NAMESPACE_LOG };
+        let note = self.note_of(&event);
+        let append = Append {
+            log,
+            kind: event.kind(),
+            epoch: 0,
+            count: 1,
+            user: (UserTime(0), UserTime(0)),
+            payload: Payload::plain(event.encode().into()),
+            crc_from: None,
+            note,
+        };
+        let (done, applied) = oneshot::channel();
+        let log = self.store.log(log)?;
+        let held = self.logs_made(&event)?;
+        let makes_space = event.makes_space();
+        let applied_by = move |results: Results<EngineError>| {
+            let result = results.into_iter().next().expect("one append has one result");
+            match result {
+                Ok(Appended { stamp, base, .. }) => {
+                    let entry = log.entry_at(base).ok().flatten();
+                    let position = entry.map_or(0, |entry| entry.position);
+                    // The applier lives as long as the store.
+                    drop(held);
+                    let _ = applier.send(Applying { event, stamp, position, done, changing });
+                }
+                Err(error) => {
+                    let _ = done.send(Err(flatten(error)));
+                }
+            }
+        };
+        if makes_space {
+            self.store.append_to_make_space(vec![append], Durability::Synced, applied_by);
+        } else {
+            self.store.append(vec![append], Durability::Synced, applied_by);
+        }
+        Ok(applied)
+    }
+
+    /// The logs of the partitions that an event makes: an event in the journal has to be applied, so what
+    /// they are is read before.
+    fn logs_made(&self, event: &Event) -> Result<Vec<Arc<Log>>, EngineError> {
+        let (first, count) = match event {
+            Event::TopicCreated { first_log, partitions, .. } => (*first_log, *partitions),
+            Event::PartitionsAdded { first_log, more, .. } => (*first_log, *more),
+            _ => return Ok(Vec::new()),
+        };
+        let logs = (first..first + u64::from(count)).map(|log| self.store.log(LogId(log)));
+        Ok(logs.collect::<std::io::Result<_>>()?)
+    }
+
+    /// What an event means to the writer's thread. Whoever changes a topic holds `changing`.
+    fn note_of(&self, event: &Event) -> Note {
+        let topic = |id| self.topic_by_id(id);
+        let logs = |topic: &Topic| topic.partitions.iter().map(|held| held.log.id).collect();
+        let from = |first: u64, count: u32| (first..first + u64::from(count)).map(LogId).collect();
+        let (logs, change) = match event {
+            Event::TopicCreated { first_log, partitions, configs, .. } => {
+                let config = TopicConfig::new(configs.clone());
+                let rule = config.ok().and_then(|config| UserTimeRule::of(&config, Hlc::ZERO));
+                match rule {
+                    Some(_) => (from(*first_log, *partitions), RuleChange::FromHere),
+                    None => return Note::Event,
+                }
+            }
+            Event::PartitionsAdded { id, first_log, more } => {
+                match topic(id).and_then(|topic| topic.user_time().map(|rule| rule.since())) {
+                    Some(since) => (from(*first_log, *more), RuleChange::Since(since)),
+                    None => return Note::Event,
+                }
+            }
+            Event::TopicConfigured { id, configs } => {
+                let (Some(topic), Ok(config)) = (topic(id), TopicConfig::new(configs.clone()))
+                else {
+                    return Note::Event;
+                };
+                match (topic.user_time(), succeeding(topic.user_time(), &config, Hlc::ZERO)) {
+                    (None, None) => return Note::Event,
+                    (Some(before), Some(rule)) if Arc::ptr_eq(before, &rule) => return Note::Event,
+                    (_, Some(_)) => (logs(&topic), RuleChange::FromHere),
+                    (Some(_), None) => (logs(&topic), RuleChange::Nothing),
+                }
+            }
+            Event::TopicDeleted { id } => match topic(id) {
+                Some(topic) if topic.user_time().is_some() => (logs(&topic), RuleChange::Nothing),
+                _ => return Note::Event,
+            },
+            _ => return Note::Event,
+        };
+        Note::Rules { logs, change }
+    }
+
+    /// Whether everything of the namespace and of groups that `cut` admits has been applied.
+    pub(crate) fn namespace_has(&self, cut: Cut) -> std::io::Result<bool> {
+        let applied = Hlc::from_bits(self.shared.applied.load(Ordering::Acquire));
+        for log in [NAMESPACE_LOG, GROUPS_LOG] {
+            let log = self.store.log(log)?;
+            // What the log has in all, the cut has at the most.
+            if log.tip().stamp > applied && tip_at(&log, cut)?.stamp > applied {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Applies an event, and tells whoever asked for it.
+fn make_true(shared: &Shared, applying: Applying, logs: &LogSource) {
+    let Applying { event, stamp, position, done, changing } = applying;
+    let result = match shared.failed.get() {
+        Some(why) => Err(EngineError::Disk(Arc::clone(why))),
+        None => apply(shared, &event, stamp, position, logs),
+    };
+    match &result {
+        Ok(()) => shared.applied.store(stamp.bits(), Ordering::Release),
+        Err(error) => {
+            let why: Arc<str> = format!("{error}; restart the service").into();
+            if shared.failed.set(why).is_ok() {
+                tracing::error!(%error, "an event cannot be applied; no more are taken");
+            }
+        }
+    }
+    drop(changing);
+    shared.advanced.notify_waiters();
+    // Whoever asked may have gone away; the change stays.
+    let _ = done.send(result.map(|()| stamp));
+}
+
+fn apply(
+    shared: &Shared,
+    event: &Event,
+    stamp: Hlc,
+    position: u64,
+    logs: &LogSource,
+) -> Result<(), EngineError> {
+    let deleted = match event {
+        Event::TopicDeleted { id } => {
+            shared.namespace.read().topic_by_id(id).map(|topic| Arc::clone(&topic.name))
+        }
+        _ => None,
+    };
+    shared.namespace.write().apply(event, stamp, logs).map_err(EngineError::Corrupt)?;
+    if event.kind() == KIND_CATALOG || deleted.is_some() {
+        shared.groups.apply(event, stamp, position, deleted.as_deref())?;
+    }
+    Ok(())
+}

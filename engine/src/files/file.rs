@@ -1,0 +1,246 @@
+//! An open file: reading and writing its bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hlc::{Cut, Hlc};
+use storage::fig::FILE_BYTES_MAX;
+use storage::{Append, AppendError, Appended, Durability};
+use tokio::sync::oneshot;
+
+use super::Files;
+use super::contents::{Contents, append_of};
+use super::entry::{FileEntry, WRITE_BYTES_MAX};
+use super::error::FileError;
+use super::event::{FileKind, Inode};
+use super::path::At;
+use super::view::FileView;
+use crate::append::Note;
+use crate::engine::{FLIGHT_UNIT, flatten};
+use crate::error::EngineError;
+
+impl Files {
+    /// The file at a path, to be read and written.
+    ///
+    /// # Errors
+    /// There is nothing there, or it is no file.
+    pub fn open<'a>(&self, at: impl Into<At<'a>>) -> Result<File, FileError> {
+        let inode = self.resolve(at, Cut::ALL)?;
+        self.check_file(inode, Cut::ALL)?;
+        self.hold(inode)
+    }
+
+    /// A file by its number, also one that has no name any more.
+    ///
+    /// # Errors
+    /// There is no such inode, or it is no file.
+    pub fn open_inode(&self, inode: Inode) -> Result<File, FileError> {
+        self.check_file(inode, Cut::ALL)?;
+        self.hold(inode)
+    }
+
+    /// The file that was at a path, as it was.
+    ///
+    /// # Errors
+    /// There was nothing there, or it was no file.
+    pub fn open_at<'a>(&self, at: impl Into<At<'a>>, cut: Cut) -> Result<FileView, FileError> {
+        let inode = self.resolve(at, cut)?;
+        self.check_file(inode, cut)?;
+        self.view(inode, cut)
+    }
+
+    fn check_file(&self, inode: Inode, cut: Cut) -> Result<(), FileError> {
+        match self.names(cut)?.record(inode, cut)?.1.kind {
+            FileKind::File => Ok(()),
+            FileKind::Directory => Err(FileError::IsDirectory(format!("inode {}", inode.0))),
+            _ => Err(FileError::Invalid("it has no bytes")),
+        }
+    }
+
+    pub(super) fn hold(&self, inode: Inode) -> Result<File, FileError> {
+        let inner = &self.0;
+        let contents = match inner.opened.again(inode) {
+            Some(contents) => contents,
+            None => {
+                let log = inner.store.log(inode.contents_log())?;
+                let (nodes, counts) = (Arc::clone(&inner.nodes), Arc::clone(&inner.counts));
+                inner.opened.open(Contents::new(inode, log, nodes, counts))
+            }
+        };
+        Ok(File { contents, files: self.clone() })
+    }
+
+    pub(super) fn view(&self, inode: Inode, cut: Cut) -> Result<FileView, FileError> {
+        self.hold(inode)?.at(cut)
+    }
+}
+
+/// An open file. It goes on being the same file, whatever becomes of its name.
+pub struct File {
+    contents: Arc<Contents>,
+    files: Files,
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("inode", &self.contents.inode).finish_non_exhaustive()
+    }
+}
+
+impl Clone for File {
+    fn clone(&self) -> File {
+        let held = self.files.0.opened.again(self.inode());
+        let contents = held.expect("what is held is in memory");
+        File { contents, files: self.files.clone() }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let inner = &self.files.0;
+        for contents in inner.opened.close(self.contents.inode) {
+            inner.save(&contents, 1);
+        }
+    }
+}
+
+impl File {
+    /// Its number.
+    pub fn inode(&self) -> Inode {
+        self.contents.inode
+    }
+
+    /// Writes at an offset, also behind the end: what is between is zero then. All of it or nothing is
+    /// ever read, by anybody; whoever reads after this returns, reads it. Returns its moment.
+    ///
+    /// # Errors
+    /// The write is longer than [`WRITE_BYTES_MAX`] or reaches too far; or the disk fails.
+    pub async fn write_at(
+        &self,
+        offset: u64,
+        data: Bytes,
+        durability: Durability,
+    ) -> Result<Hlc, FileError> {
+        let length = data.len() as u64;
+        let reach = offset.checked_add(length).filter(|reach| *reach <= FILE_BYTES_MAX);
+        if data.len() > WRITE_BYTES_MAX || reach.is_none() {
+            return Err(FileError::TooLarge { offset, length });
+        }
+        if data.is_empty() {
+            return Ok(self.contents.present()?.modified());
+        }
+        self.append(FileEntry::write(offset, data), durability).await
+    }
+
+    /// Makes the file `length` bytes long: what is behind goes, and what is new is zero. Returns its
+    /// moment.
+    ///
+    /// # Errors
+    /// It is too long, or the disk fails.
+    pub async fn truncate(&self, length: u64, durability: Durability) -> Result<Hlc, FileError> {
+        if length > FILE_BYTES_MAX {
+            return Err(FileError::TooLarge { offset: length, length: 0 });
+        }
+        self.append(FileEntry::truncate(length), durability).await
+    }
+
+    /// Makes the file at least `length` bytes long; nothing that was written goes, whoever writes
+    /// meanwhile. Returns the moment; `None` if it was as long.
+    ///
+    /// # Errors
+    /// As [`File::truncate`].
+    pub async fn extend(
+        &self,
+        length: u64,
+        durability: Durability,
+    ) -> Result<Option<Hlc>, FileError> {
+        if length > FILE_BYTES_MAX {
+            return Err(FileError::TooLarge { offset: length, length: 0 });
+        }
+        loop {
+            let present = self.contents.present()?;
+            if present.length() >= length {
+                return Ok(None);
+            }
+            // A write that came in between may have made it longer: the writer's thread knows.
+            let (entry, note) = (FileEntry::truncate(length), Note::FileAt(present.until()));
+            match self.append_noted(entry, note, durability).await {
+                Err(AppendError::Refused(EngineError::OffsetOutOfRange { .. })) => {}
+                appended => return Ok(Some(appended.map_err(flatten)?.stamp)),
+            }
+        }
+    }
+
+    /// Makes zero what is in `range`, as far as the file goes. Returns its moment.
+    ///
+    /// # Errors
+    /// The range is empty or reaches too far; or the disk fails.
+    pub async fn punch(&self, range: Range<u64>, durability: Durability) -> Result<Hlc, FileError> {
+        if range.is_empty() {
+            return Err(FileError::Invalid("a hole has a length"));
+        }
+        if range.end > FILE_BYTES_MAX {
+            let (offset, length) = (range.start, range.end - range.start);
+            return Err(FileError::TooLarge { offset, length });
+        }
+        self.append(FileEntry::punch(range), durability).await
+    }
+
+    async fn append(&self, entry: FileEntry, durability: Durability) -> Result<Hlc, FileError> {
+        let appended = self.append_noted(entry, Note::File, durability).await.map_err(flatten)?;
+        Ok(appended.stamp)
+    }
+
+    async fn append_noted(
+        &self,
+        entry: FileEntry,
+        note: Note,
+        durability: Durability,
+    ) -> Result<Appended, AppendError<EngineError>> {
+        let inner = &self.files.0;
+        let units = (entry.payload.len() / FLIGHT_UNIT + 1).min(inner.flight_units) as u32;
+        let permit = Arc::clone(&inner.flight).acquire_many_owned(units).await;
+        let permit = permit.expect("never closed");
+        let log = self.inode().contents_log();
+        let append = Append { note, ..append_of(log, entry.kind, entry.payload, entry.crc_from) };
+        let (sender, receiver) = oneshot::channel();
+        inner.store.append(vec![append], durability, move |mut results| {
+            // The room is the journal's to give back.
+            drop(permit);
+            let _ = sender.send(results.pop());
+        });
+        let stopping = || AppendError::Stopped("the service is stopping".into());
+        let appended = receiver.await.ok().flatten().ok_or_else(stopping)??;
+        inner.save(&self.contents, inner.options.checkpoint_entries);
+        Ok(appended)
+    }
+
+    /// The file as of `cut`; for [`Cut::ALL`], as it is now.
+    ///
+    /// # Errors
+    /// The moment is not past yet, or the file was not there yet; or what is stored cannot be read.
+    pub fn at(&self, cut: Cut) -> Result<FileView, FileError> {
+        if cut == Cut::ALL {
+            return self.contents.present();
+        }
+        self.files.names(cut)?.record(self.inode(), cut)?;
+        self.contents.at(cut)
+    }
+
+    /// Bytes of the file as of `cut`: [`FileView::read`].
+    ///
+    /// # Errors
+    /// As [`File::at`].
+    pub fn read_at(&self, cut: Cut, offset: u64, length: usize) -> Result<Bytes, FileError> {
+        self.at(cut)?.read(offset, length)
+    }
+
+    /// [`Files::sync`].
+    ///
+    /// # Errors
+    /// The disk fails, or the service is stopping.
+    pub async fn sync(&self) -> Result<(), FileError> {
+        self.files.sync().await
+    }
+}

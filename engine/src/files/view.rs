@@ -1,0 +1,199 @@
+//! A file as it was at one moment: its length, and its bytes.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::{Bytes, BytesMut};
+use hlc::Hlc;
+use storage::Offset;
+use storage::fig::{Extent, Fig, FigError, Source};
+
+use super::contents::{Contents, Index};
+use super::entry::{DataBlock, read_data};
+use super::error::FileError;
+use super::event::Inode;
+
+/// The longest read, in bytes; a longer one is cut short.
+pub const READ_BYTES_MAX: usize = 16 << 20;
+/// The most pieces of one read; one that has more is cut short.
+const PIECES_MAX: usize = 1 << 14;
+
+/// A file as it was at one moment. It does not change.
+#[derive(Clone)]
+pub struct FileView {
+    contents: Arc<Contents>,
+    fig: Fig,
+    modified: Hlc,
+    /// The first offset of the file's log that is not in it.
+    until: Offset,
+    /// The index made anew, once the one above was found damaged.
+    mended: Arc<OnceLock<Fig>>,
+}
+
+impl std::fmt::Debug for FileView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let inode = self.contents.inode.0;
+        f.debug_struct("FileView").field("inode", &inode).field("length", &self.length()).finish()
+    }
+}
+
+/// Bytes of a file that stand together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePiece {
+    /// Where.
+    pub range: Range<u64>,
+    /// Them; `None` where nothing was written: they are zero.
+    pub bytes: Option<Bytes>,
+}
+
+impl FileView {
+    pub(super) fn new(contents: &Arc<Contents>, index: &Index) -> FileView {
+        FileView {
+            contents: Arc::clone(contents),
+            fig: index.fig.clone(),
+            modified: index.modified,
+            until: index.next,
+            mended: Arc::default(),
+        }
+    }
+
+    fn extents(&self, range: Range<u64>) -> Result<Vec<Extent>, FileError> {
+        let read = |fig: &Fig| fig.read(&*self.contents, range.start, range.end, PIECES_MAX);
+        match read(self.mended.get().unwrap_or(&self.fig)) {
+            Err(damage @ FigError::Damaged { .. }) => {
+                let mended = self.contents.mend(self.until, &damage.to_string())?;
+                Ok(read(self.mended.get_or_init(|| mended))?)
+            }
+            found => Ok(found?),
+        }
+    }
+
+    /// Which file.
+    pub fn inode(&self) -> Inode {
+        self.contents.inode
+    }
+
+    /// How long it is.
+    pub fn length(&self) -> u64 {
+        self.fig.length()
+    }
+
+    /// The first offset of the file's log that is not in it.
+    pub(crate) fn until(&self) -> Offset {
+        self.until
+    }
+
+    /// The stamp of the last entry that changed it; zero if none did.
+    pub fn modified(&self) -> Hlc {
+        self.modified
+    }
+
+    /// What is in `range`, in order and without gaps, as far as the file goes. Nothing that is in
+    /// memory is copied. It may stop before the range's end: a range longer than [`READ_BYTES_MAX`],
+    /// or of very many pieces, is asked for again from there.
+    ///
+    /// Blocks, if something has to be read from the disk.
+    ///
+    /// # Errors
+    /// What is stored cannot be read.
+    pub fn pieces(&self, range: Range<u64>) -> Result<Vec<FilePiece>, FileError> {
+        let end = range.end.min(range.start.saturating_add(READ_BYTES_MAX as u64));
+        let extents = self.extents(range.start..end)?;
+        let hole = |extent: &Extent| FilePiece { range: extent.start..extent.end, bytes: None };
+        let mut pieces: Vec<FilePiece> = extents.iter().map(hole).collect();
+        self.each_written(&extents, &mut |nth, block, within| {
+            pieces[nth].bytes = Some(block.part(within));
+        })?;
+        Ok(pieces)
+    }
+
+    /// Hands out the bytes of those `extents` that were written, each with its place in the list. They
+    /// come in the order of the entries: what has to be read for several of them is read once, and
+    /// only what was asked for is held longer than that.
+    fn each_written(
+        &self,
+        extents: &[Extent],
+        each: &mut dyn FnMut(usize, &DataBlock, Range<usize>),
+    ) -> Result<(), FileError> {
+        let written = |(nth, extent): (usize, &Extent)| match extent.source {
+            Source::Hole => None,
+            Source::Entry { offset, skip } => {
+                let (from, length) = (skip as usize, (extent.end - extent.start) as usize);
+                Some((offset, from, from + length, nth))
+            }
+        };
+        let mut wanted: Vec<_> = extents.iter().enumerate().filter_map(written).collect();
+        wanted.sort_unstable();
+        let mut held: Option<(Offset, DataBlock)> = None;
+        for (offset, from, to, nth) in wanted {
+            let at_hand = held.take().filter(|(entry, _)| *entry == offset);
+            let block = match at_hand.filter(|(_, block)| block.holds(from..to)) {
+                Some((_, block)) => block,
+                None => self.block(offset, from..to)?,
+            };
+            each(nth, &block, from..to);
+            held = Some((offset, block));
+        }
+        Ok(())
+    }
+
+    fn block(&self, offset: Offset, within: Range<usize>) -> Result<DataBlock, FileError> {
+        let block = read_data(&self.contents.piece(offset)?, within)?;
+        self.contents.count_read(block.bytes_read());
+        Ok(block)
+    }
+
+    /// The first byte at or after `offset` that was written, if `written`, or that was not; `None` if
+    /// there is none before the end. The end of the file counts as not written.
+    ///
+    /// # Errors
+    /// What is stored cannot be read.
+    pub fn next(&self, offset: u64, written: bool) -> Result<Option<u64>, FileError> {
+        let mut from = offset;
+        while from < self.length() {
+            let extents = self.extents(from..self.length())?;
+            let found = extents.iter().find(|extent| (extent.source != Source::Hole) == written);
+            if let Some(extent) = found {
+                return Ok(Some(extent.start));
+            }
+            from = extents.last().map_or(self.length(), |last| last.end);
+        }
+        Ok((!written && offset < self.length()).then(|| self.length()))
+    }
+
+    /// The bytes from `offset` on, `length` of them, or fewer where the file ends before or `length`
+    /// is more than [`READ_BYTES_MAX`]. Not copied where they were written at once and are in memory.
+    ///
+    /// Blocks, if something has to be read from the disk.
+    ///
+    /// # Errors
+    /// What is stored cannot be read.
+    pub fn read(&self, offset: u64, length: usize) -> Result<Bytes, FileError> {
+        let end = offset.saturating_add(length.min(READ_BYTES_MAX) as u64).min(self.length());
+        let mut bytes = BytesMut::new();
+        let mut next = offset;
+        while next < end {
+            let extents = self.extents(next..end)?;
+            let whole = extents.len() == 1 && extents[0].end - extents[0].start == end - offset;
+            if !whole {
+                bytes.resize((end - offset) as usize, 0);
+            }
+            let mut only = None;
+            self.each_written(&extents, &mut |nth, block, within| {
+                if whole {
+                    only = Some(block.part(within));
+                } else {
+                    let part = block.bytes(within);
+                    let at = (extents[nth].start - offset) as usize;
+                    bytes[at..at + part.len()].copy_from_slice(part);
+                }
+            })?;
+            if let Some(only) = only {
+                return Ok(only);
+            }
+            next = extents.last().map_or(end, |last| last.end);
+        }
+        bytes.resize((end.saturating_sub(offset)) as usize, 0);
+        Ok(bytes.freeze())
+    }
+}

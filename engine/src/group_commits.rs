@@ -1,0 +1,157 @@
+//! Committing offsets of groups, forgetting them, and keeping what their coordinator wants to be kept.
+
+use std::collections::BTreeMap;
+
+use hlc::{Cut, Hlc};
+use tokio::sync::oneshot;
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::group_moments::{Offsets, put};
+use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
+
+/// A change of a group that is on its way: it comes before all that are begun later.
+#[derive(Debug)]
+pub struct Committing(oneshot::Receiver<Result<Hlc, EngineError>>);
+
+impl Committing {
+    /// Waits until it is made; returns the moment.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn done(self) -> Result<Hlc, EngineError> {
+        let closing = || EngineError::Stopping("it is being closed".into());
+        self.0.await.unwrap_or_else(|_| Err(closing()))
+    }
+}
+
+impl Engine {
+    /// Commits offsets of a group, all of them or none; returns the moment.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn commit_offsets(
+        &self,
+        group: &str,
+        offsets: Vec<OffsetCommit>,
+    ) -> Result<Hlc, EngineError> {
+        self.begin_commit_offsets(group, offsets)?.done().await
+    }
+
+    /// [`Engine::commit_offsets`], as far as its place among other changes is decided.
+    ///
+    /// # Errors
+    /// Nothing is taken any more.
+    pub fn begin_commit_offsets(
+        &self,
+        group: &str,
+        offsets: Vec<OffsetCommit>,
+    ) -> Result<Committing, EngineError> {
+        let event = Event::OffsetsCommitted { group: group.to_owned(), offsets };
+        self.begin_change(event, None).map(Committing)
+    }
+
+    /// Removes committed offsets of a group: nothing is committed for these partitions then, also where
+    /// the group was set to a moment and they came later.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn delete_offsets(
+        &self,
+        group: &str,
+        partitions: Vec<(String, u32)>,
+    ) -> Result<Hlc, EngineError> {
+        // No topic gets partitions meanwhile.
+        let changing = self.changing.clone().lock_owned().await;
+        let Restated { offsets, ended } = self.without(group, &partitions)?;
+        let group = group.to_owned();
+        let event = if offsets.is_empty() && ended.is_empty() {
+            Event::OffsetsDeleted { group, partitions }
+        } else {
+            let removed = [partitions, ended].concat();
+            Event::OffsetsSet { group, offsets: offsets.into_values().collect(), removed }
+        };
+        self.change(event, Some(changing)).await
+    }
+
+    /// What has to be said anew of the topics in which a group was set to a moment, so that nothing is
+    /// committed for `partitions`.
+    fn without(&self, group: &str, partitions: &[(String, u32)]) -> Result<Restated, EngineError> {
+        let held = self.held_by(group, Cut::ALL)?;
+        let mut by_topic = BTreeMap::<&str, Vec<u32>>::new();
+        for (topic, partition) in partitions {
+            by_topic.entry(topic).or_default().push(*partition);
+        }
+        let mut restated = Restated::default();
+        for (topic, gone) in by_topic {
+            if let Some(later) = held.get(&(topic.to_owned(), LATER_PARTITIONS)) {
+                self.restate_later(&held, later, &gone, &mut restated);
+            }
+        }
+        Ok(restated)
+    }
+
+    fn restate_later(
+        &self,
+        held: &Offsets,
+        later: &OffsetCommit,
+        gone: &[u32],
+        restated: &mut Restated,
+    ) {
+        let name = &later.topic;
+        let is_held = |partition| held.contains_key(&(name.clone(), partition));
+        let stays = |partition: &u32| !gone.contains(partition);
+        let first = u32::try_from(later.offset).unwrap_or(u32::MAX);
+        let topic = self.topic(name);
+        let count = topic.as_ref().map_or(0, |topic| topic.partitions.len() as u32);
+        let implied: Vec<u32> =
+            (first..count).filter(|index| !is_held(*index)).filter(stays).collect();
+        let mut known = held.keys().filter(|(topic, _)| topic == name).map(|(_, index)| index);
+        let any_left = known.any(|index| *index != LATER_PARTITIONS && stays(index));
+        let Some(topic) = topic.filter(|_| any_left || !implied.is_empty()) else {
+            // The group reads nothing of the topic any more: what comes later is nothing to it.
+            restated.ended.push((name.clone(), LATER_PARTITIONS));
+            return;
+        };
+        if gone.iter().all(|index| *index < first) {
+            return;
+        }
+        for index in implied {
+            let start = topic.partitions[index as usize].start();
+            put(&mut restated.offsets, &topic, index, start.0 as i64, String::new());
+        }
+        let metadata = later.metadata.clone();
+        put(&mut restated.offsets, &topic, LATER_PARTITIONS, i64::from(count), metadata);
+    }
+
+    /// Keeps a group's snapshot.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn save_group(&self, group: &str, snapshot: Vec<u8>) -> Result<Hlc, EngineError> {
+        self.change(Event::GroupSaved { group: group.to_owned(), snapshot }, None).await
+    }
+
+    /// Deletes a group and its offsets.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn delete_group(&self, group: &str) -> Result<Hlc, EngineError> {
+        self.change(Event::GroupDeleted { group: group.to_owned() }, None).await
+    }
+
+    /// The snapshots of all groups.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn group_snapshots(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        Ok(self.shared.groups.snapshots(Cut::ALL)?)
+    }
+}
+
+/// What is committed, and no more committed, beside what is deleted.
+#[derive(Default)]
+struct Restated {
+    offsets: Offsets,
+    ended: Vec<(String, u32)>,
+}

@@ -1,0 +1,248 @@
+//! What files are, said as plainly as it can be: names in a map, bytes in arrays. POSIX's rules are
+//! written down here once more, from POSIX, and not from what is tested with them.
+
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "it belongs to the tests")]
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes are kept from the beginning of a file up to here, …
+pub const LOW: u64 = 300 << 10;
+/// … and from here to the longest that a file can be. Nobody writes in between.
+pub const HIGH: u64 = END - LOW;
+pub const END: u64 = 1 << 62;
+
+pub const EPERM: i32 = 1;
+pub const ENOENT: i32 = 2;
+pub const EEXIST: i32 = 17;
+pub const ENOTDIR: i32 = 20;
+pub const EISDIR: i32 = 21;
+pub const EINVAL: i32 = 22;
+pub const ENOTEMPTY: i32 = 39;
+
+/// A file's bytes. What lies in neither array is zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelBytes {
+    pub length: u64,
+    low: Arc<Vec<u8>>,
+    high: Arc<Vec<u8>>,
+}
+
+impl ModelBytes {
+    fn window(&mut self, range: Range<u64>) -> &mut [u8] {
+        let (base, window) =
+            if range.start < LOW { (0, &mut self.low) } else { (HIGH, &mut self.high) };
+        let window = Arc::make_mut(window);
+        let range = (range.start - base) as usize..(range.end - base) as usize;
+        window.resize(window.len().max(range.end), 0);
+        &mut window[range]
+    }
+
+    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+        let end = at + bytes.len() as u64;
+        self.window(at..end).copy_from_slice(bytes);
+        self.length = self.length.max(end);
+    }
+
+    pub fn truncate(&mut self, length: u64) {
+        self.zero(length..END);
+        self.length = length;
+    }
+
+    pub fn extend(&mut self, length: u64) {
+        self.length = self.length.max(length);
+    }
+
+    pub fn zero(&mut self, range: Range<u64>) {
+        for (base, window) in [(0, &mut self.low), (HIGH, &mut self.high)] {
+            let held = window.len() as u64;
+            let from = range.start.saturating_sub(base).min(held) as usize;
+            let to = range.end.saturating_sub(base).min(held) as usize;
+            if from < to {
+                Arc::make_mut(window)[from..to].fill(0);
+            }
+        }
+    }
+
+    /// The bytes of `range` as far as the file goes.
+    pub fn read(&self, range: Range<u64>) -> Vec<u8> {
+        let end = range.end.min(self.length).max(range.start);
+        let mut read = vec![0; (end - range.start) as usize];
+        for (base, window) in [(0, &self.low), (HIGH, &self.high)] {
+            let (from, to) = (base.max(range.start), (base + window.len() as u64).min(end));
+            if from < to {
+                let held = &window[(from - base) as usize..(to - base) as usize];
+                read[(from - range.start) as usize..(to - range.start) as usize]
+                    .copy_from_slice(held);
+            }
+        }
+        read
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelKind {
+    File(ModelBytes),
+    Directory { parent: usize },
+    Link(Vec<u8>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelNode {
+    pub kind: ModelKind,
+    pub mode: u32,
+    pub extended: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl ModelNode {
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind, ModelKind::Directory { .. })
+    }
+}
+
+/// All of it; the first node is the root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    pub nodes: Vec<ModelNode>,
+    pub names: BTreeMap<(usize, String), usize>,
+}
+
+pub type Place = (usize, String);
+
+impl Model {
+    pub fn new() -> Model {
+        let kind = ModelKind::Directory { parent: 0 };
+        let root = ModelNode { kind, mode: 0o755, extended: BTreeMap::new() };
+        Model { nodes: vec![root], names: BTreeMap::new() }
+    }
+
+    pub fn links(&self, node: usize) -> usize {
+        let names = self.names.values().filter(|named| **named == node).count();
+        match self.nodes[node].is_directory() {
+            true if names > 0 || node == 0 => {
+                let below = self.names.iter().filter(|((parent, _), named)| {
+                    *parent == node && self.nodes[**named].is_directory()
+                });
+                2 + below.count()
+            }
+            true => 0,
+            false => names,
+        }
+    }
+
+    pub fn names_in(&self, directory: usize) -> BTreeMap<&str, usize> {
+        let within = self.names.range((directory, String::new())..(directory + 1, String::new()));
+        within.map(|((_, name), node)| (name.as_str(), *node)).collect()
+    }
+
+    fn place(&self, place: &Place) -> Result<Option<usize>, i32> {
+        match (self.nodes[place.0].is_directory(), self.links(place.0)) {
+            (false, _) => Err(ENOTDIR),
+            (true, 0) => Err(ENOENT),
+            _ => Ok(self.names.get(place).copied()),
+        }
+    }
+
+    pub fn make(&mut self, at: &Place, kind: ModelKind, mode: u32) -> Result<usize, i32> {
+        if self.place(at)?.is_some() {
+            return Err(EEXIST);
+        }
+        self.nodes.push(ModelNode { kind, mode, extended: BTreeMap::new() });
+        self.names.insert(at.clone(), self.nodes.len() - 1);
+        Ok(self.nodes.len() - 1)
+    }
+
+    pub fn link(&mut self, node: usize, at: &Place) -> Result<(), i32> {
+        if self.nodes[node].is_directory() {
+            return Err(EPERM);
+        }
+        if self.place(at)?.is_some() {
+            return Err(EEXIST);
+        }
+        if self.links(node) == 0 {
+            return Err(ENOENT);
+        }
+        self.names.insert(at.clone(), node);
+        Ok(())
+    }
+
+    pub fn remove(&mut self, at: &Place, directory: bool) -> Result<(), i32> {
+        let node = self.place(at)?.ok_or(ENOENT)?;
+        match (directory, self.nodes[node].is_directory()) {
+            (true, false) => return Err(ENOTDIR),
+            (false, true) => return Err(EISDIR),
+            (true, true) if !self.names_in(node).is_empty() => return Err(ENOTEMPTY),
+            _ => {}
+        }
+        self.names.remove(at);
+        Ok(())
+    }
+
+    /// Whether `directory` is `above` or lies in it.
+    fn is_in(&self, directory: usize, above: usize) -> bool {
+        let mut at = directory;
+        loop {
+            match self.nodes[at].kind {
+                _ if at == above => return true,
+                ModelKind::Directory { parent } if at != 0 => at = parent,
+                _ => return false,
+            }
+        }
+    }
+
+    /// `exchange` swaps the two; else `replace` says whether something may be there.
+    pub fn rename(
+        &mut self,
+        from: &Place,
+        to: &Place,
+        replace: bool,
+        exchange: bool,
+    ) -> Result<(), i32> {
+        let (moved, there) = (self.place(from)?, self.place(to)?);
+        let moved = moved.ok_or(ENOENT)?;
+        if !replace && !exchange && there.is_some() {
+            return Err(EEXIST);
+        }
+        if self.nodes[moved].is_directory() && self.is_in(to.0, moved) {
+            return Err(EINVAL);
+        }
+        if exchange {
+            let there = there.ok_or(ENOENT)?;
+            if self.nodes[there].is_directory() && self.is_in(from.0, there) {
+                return Err(EINVAL);
+            }
+            self.name(to, moved);
+            self.name(from, there);
+            return Ok(());
+        }
+        if there == Some(moved) {
+            return Ok(());
+        }
+        if let Some(there) = there {
+            match (self.nodes[moved].is_directory(), self.nodes[there].is_directory()) {
+                (true, false) => return Err(ENOTDIR),
+                (false, true) => return Err(EISDIR),
+                (true, true) if !self.names_in(there).is_empty() => return Err(ENOTEMPTY),
+                _ => {}
+            }
+        }
+        self.names.remove(from);
+        self.name(to, moved);
+        Ok(())
+    }
+
+    fn name(&mut self, at: &Place, node: usize) {
+        self.names.insert(at.clone(), node);
+        if let ModelKind::Directory { parent } = &mut self.nodes[node].kind {
+            *parent = at.0;
+        }
+    }
+
+    pub fn bytes(&mut self, node: usize) -> Option<&mut ModelBytes> {
+        match &mut self.nodes[node].kind {
+            ModelKind::File(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Random histories beside a model, over restarts and crashes.
+
+use super::*;
+
+/// What a model knows: names of files, and their bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Model {
+    names: BTreeMap<String, usize>,
+    bytes: Vec<Vec<u8>>,
+}
+
+impl Model {
+    fn check(&self, files: &Files, cut: Cut) {
+        let mut found = BTreeMap::new();
+        for directory in ["", "d/"] {
+            for entry in files.list(&format!("/{directory}"), cut).unwrap() {
+                let path = format!("{directory}{}", String::from_utf8(entry.name).unwrap());
+                if entry.kind == FileKind::File {
+                    found.insert(path, entry.inode);
+                }
+            }
+        }
+        assert!(found.keys().eq(self.names.keys()), "{:?} {:?}", found.keys(), self.names.keys());
+        for (path, file) in &self.names {
+            let file_bytes = &self.bytes[*file];
+            let view = if cut == Cut::ALL {
+                files.open(path).unwrap().at(cut).unwrap()
+            } else {
+                files.open_at(path, cut).unwrap()
+            };
+            assert_eq!(view.length(), file_bytes.len() as u64, "{path}");
+            assert!(view.read(0, 1 << 20).unwrap() == *file_bytes, "bytes of {path} at {cut:?}");
+            assert_eq!(files.stat(path, cut).unwrap().inode, found[path]);
+        }
+    }
+}
+
+const PATHS: [&str; 6] = ["a", "b", "c", "d/a", "d/b", "d/c"];
+
+/// One random operation on both.
+async fn step(random: &mut Random, files: &Files, model: &mut Model, nth: u64) {
+    let path = PATHS[random.below(6) as usize];
+    let Some(&file) = model.names.get(path) else {
+        files.create(path, 0o644).await.unwrap();
+        model.bytes.push(Vec::new());
+        model.names.insert(path.to_owned(), model.bytes.len() - 1);
+        return;
+    };
+    let bytes = &mut model.bytes[file];
+    match random.below(16) {
+        0 => {
+            files.unlink(path).await.unwrap();
+            model.names.remove(path);
+        }
+        1 | 2 => {
+            let to = PATHS[random.below(6) as usize];
+            files.rename(path, to).await.unwrap();
+            // Two names of one file stay as they are.
+            if model.names.get(to) != Some(&file) {
+                model.names.remove(path);
+                model.names.insert(to.to_owned(), file);
+            }
+        }
+        3 => {
+            let to = PATHS[random.below(6) as usize];
+            let linked = files.link(path, to).await;
+            assert_eq!(linked.is_ok(), !model.names.contains_key(to));
+            model.names.entry(to.to_owned()).or_insert(file);
+        }
+        4 => {
+            let length = random.below(3000);
+            let opened = files.open(path).unwrap();
+            opened.truncate(length, Durability::Written).await.unwrap();
+            bytes.resize(length as usize, 0);
+        }
+        _ => {
+            let (at, length) = (random.below(2500) as usize, 1 + random.below(400) as usize);
+            write(&files.open(path).unwrap(), at as u64, &vec![nth as u8; length]).await;
+            bytes.resize(bytes.len().max(at + length), 0);
+            bytes[at..at + length].fill(nth as u8);
+        }
+    }
+}
+
+#[tokio::test]
+async fn ga_g16_random_histories_match_a_model_at_every_moment_over_restarts() {
+    for seed in 0..12 {
+        println!("seed {seed}");
+        let (mut random, mut model) = (Random(seed), Model::default());
+        let mut rig = on_new(tight());
+        rig.engine.files().mkdir("d", 0o755).await.unwrap();
+        let mut moments: Vec<(Cut, Model)> = Vec::new();
+        for nth in 0..400 {
+            step(&mut random, rig.engine.files(), &mut model, nth).await;
+            match random.below(40) {
+                0 => rig = reopen(rig, tight()),
+                1..6 => moments.push((moment(&rig), model.clone())),
+                6 => model.check(rig.engine.files(), Cut::ALL),
+                7 if !moments.is_empty() => {
+                    let (cut, model) = &moments[random.below(moments.len() as u64) as usize];
+                    model.check(rig.engine.files(), *cut);
+                }
+                _ => rig.pass(random.below(3)),
+            }
+        }
+        model.check(rig.engine.files(), Cut::ALL);
+        for (cut, model) in &moments {
+            model.check(rig.engine.files(), *cut);
+        }
+        let files = rig.engine.files();
+        assert!(get(&files.counts().checkpoints) > 0 || get(&files.counts().roots_read) > 0);
+    }
+}
+
+#[tokio::test]
+async fn a_crash_leaves_all_that_was_synced_and_a_moment_that_there_was() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let (mut random, mut model) = (Random(seed), Model::default());
+        // A catalog that outlives the crash knows of what the journal has lost.
+        let catalog = format!("freezeframe-files-crash-{}-{seed}", std::process::id());
+        let catalog = std::env::temp_dir().join(catalog);
+        let _ = std::fs::remove_dir_all(&catalog);
+        let kept = (seed % 2 == 1).then(|| catalog.clone());
+        let options = || EngineOptions { catalog: kept.clone(), ..tight() };
+        let mut rig = on_new(options());
+        rig.engine.files().mkdir("d", 0o755).await.unwrap();
+        for life in 0..4 {
+            rig.engine.files().sync().await.unwrap();
+            let mut states = vec![model.clone()];
+            let synced = random.below(60);
+            for nth in 0..60 {
+                step(&mut random, rig.engine.files(), &mut model, nth).await;
+                states.push(model.clone());
+                if nth == synced {
+                    rig.engine.files().sync().await.unwrap();
+                    states.drain(..states.len() - 1);
+                }
+            }
+            let mut choices = Random(seed * 10 + life);
+            let left = rig.disk.after_crash(|count| choices.below(count as u64) as usize);
+            let clock = Arc::clone(&rig.clock);
+            drop(rig);
+            rig = Rig::with(left, clock, options());
+            // The newest state that it is: every one before the last sync is too old.
+            let files = rig.engine.files();
+            let found = states.iter().rev().find(|state| {
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    state.check(files, Cut::ALL);
+                }))
+                .is_ok()
+            });
+            model = found.expect("a crash leaves a moment that there was").clone();
+        }
+        drop(rig);
+        let _ = std::fs::remove_dir_all(&catalog);
+    }
+}

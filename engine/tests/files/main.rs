@@ -1,0 +1,126 @@
+//! Files with overwrites on a whole engine: names, bytes and attributes as they are and as they were
+//! (`F13`, `F20`, `F34`, `F35`, `G1`–`G9`, `G12`, `G13`, `G16`; TIME.md 9).
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod contents;
+mod cost;
+mod damage;
+mod histories;
+mod names;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use engine::files::{
+    File, FileError, FileKind, FileOptions, FileTime, Files, Permissions, SetAttributes,
+    WRITE_BYTES_MAX,
+};
+use engine::{Durability, EngineOptions};
+use hlc::{Cut, ManualClock, SysTime};
+use rig::{Rig, START};
+use storage::disk::{Fault, MemoryDisk};
+
+fn with(files: FileOptions) -> Rig {
+    on_new(EngineOptions { files, ..EngineOptions::default() })
+}
+
+fn on_new(options: EngineOptions) -> Rig {
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    Rig::with(MemoryDisk::new(), clock, options)
+}
+
+fn reopen(rig: Rig, options: EngineOptions) -> Rig {
+    let Rig { disk, clock, engine } = rig;
+    engine.close();
+    drop(engine);
+    Rig::with(disk, clock, options)
+}
+
+/// Now, and what comes is later.
+fn moment(rig: &Rig) -> Cut {
+    rig.pass(2);
+    let cut = rig.now();
+    rig.pass(2);
+    cut
+}
+
+async fn write(file: &File, offset: u64, bytes: &[u8]) {
+    let data = Bytes::copy_from_slice(bytes);
+    file.write_at(offset, data, Durability::Written).await.unwrap();
+}
+
+async fn filled(files: &Files, path: &str, bytes: &[u8]) -> File {
+    let file = files.create(path, 0o644).await.unwrap();
+    write(&file, 0, bytes).await;
+    file
+}
+
+fn text(files: &Files, path: &str, cut: Cut) -> Result<String, i32> {
+    let view = if cut == Cut::ALL {
+        files.open(path).and_then(|file| file.at(cut))
+    } else {
+        files.open_at(path, cut)
+    };
+    let read = view.and_then(|view| view.read(0, 1 << 20));
+    read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|e| e.errno())
+}
+
+fn names(files: &Files, path: &str, cut: Cut) -> Vec<String> {
+    let listed = files.list(path, cut).unwrap();
+    listed.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect()
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn errno<T: std::fmt::Debug>(result: Result<T, FileError>) -> i32 {
+    result.expect_err("it is refused").errno()
+}
+
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const EAGAIN: i32 = 11;
+const EEXIST: i32 = 17;
+const ENOTDIR: i32 = 20;
+const EISDIR: i32 = 21;
+const EINVAL: i32 = 22;
+const EFBIG: i32 = 27;
+const ENOSPC: i32 = 28;
+const ENAMETOOLONG: i32 = 36;
+const ENOTEMPTY: i32 = 39;
+
+/// Long writes and short ones of which little is left, and nothing of them in memory.
+fn nothing_in_memory() -> EngineOptions {
+    let storage = storage::Options { tail_bytes_max: 1, ..storage::Options::default() };
+    EngineOptions { storage, ..EngineOptions::default() }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// So that little history goes everywhere: to several checkpoints, out of all caches, and into
+/// segments that are sealed, indexed and filed while it goes on.
+fn tight() -> EngineOptions {
+    let storage = storage::Options {
+        segment_bytes_max: 16 << 10,
+        segment_frames_max: 60,
+        tail_bytes_max: 4 << 10,
+        index_bytes_max: 64 << 10,
+        ..storage::Options::default()
+    };
+    let files = FileOptions { checkpoint_entries: 7, closed_max: 2, node_bytes_max: 8 << 10 };
+    EngineOptions { storage, files, ..EngineOptions::default() }
+}

@@ -1,0 +1,657 @@
+//! Random histories of files, directories and links on a whole engine, beside a plain model of them
+//! (`F20`, `G2`, `G16`; TIME.md 9, 11.9): every answer, and every past moment again and again, over stops,
+//! kills, crashes and rebuilds.
+//!
+//! More of them: `FILES_FUZZ_SEEDS=0..500 cargo test --release -p engine --test files_fuzz`.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod file_model;
+mod rig;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use engine::files::{
+    File, FileAttributes, FileError, FileKind, FileOptions, FileView, Files, Inode, SetAttributes,
+    Target,
+};
+use engine::{Durability, EngineOptions};
+use file_model::{END, HIGH, LOW, Model, ModelBytes, ModelKind, ModelNode, Place};
+use hlc::{Cut, ManualClock, SysTime};
+use rig::{Rig, START};
+use storage::disk::MemoryDisk;
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const KEYS: [&[u8]; 2] = [b"user.x", b"user.y"];
+const OPERATIONS: u64 = 350;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+}
+
+/// A moment, what the model was then, and all attributes as they were given when it was first looked at.
+struct Moment {
+    cut: Cut,
+    model: Model,
+    inodes: usize,
+    seen: BTreeMap<Inode, FileAttributes>,
+}
+
+struct Fuzz {
+    random: Random,
+    rig: Rig,
+    options: EngineOptions,
+    catalog: PathBuf,
+    model: Model,
+    /// The inode of each node of the model.
+    inodes: Vec<Inode>,
+    /// Some that are held open, with or without a name.
+    open: Vec<(usize, File)>,
+    moments: Vec<Moment>,
+    /// Views that were taken, and what they show.
+    views: Vec<(FileView, ModelBytes)>,
+}
+
+/// So that little history goes everywhere: to several checkpoints, out of all caches, and into
+/// segments that are sealed, indexed and filed while it goes on.
+fn options(random: &mut Random, catalog: &Path) -> EngineOptions {
+    let storage = storage::Options {
+        segment_bytes_max: 16 << 10 << random.below(6),
+        segment_frames_max: 20 + random.below(200),
+        tail_bytes_max: 1 << random.below(22),
+        index_bytes_max: 64 << 10,
+        ..storage::Options::default()
+    };
+    let files = FileOptions {
+        checkpoint_entries: 1 + random.below(20),
+        closed_max: random.below(4) as usize,
+        node_bytes_max: random.below(3) as usize * (4 << 10),
+    };
+    let catalog = (!random.one_in(3)).then(|| catalog.to_owned());
+    EngineOptions { storage, files, catalog, ..EngineOptions::default() }
+}
+
+fn checked<T>(
+    made: Result<T, FileError>,
+    expected: &Result<impl Sized, i32>,
+    what: &str,
+) -> Option<T> {
+    match (made, expected) {
+        (Ok(made), Ok(_)) => Some(made),
+        (Err(error), Err(expected)) => {
+            assert_eq!(error.errno(), *expected, "{what}: {error}");
+            None
+        }
+        (Ok(_), Err(expected)) => panic!("{what} is refused by POSIX: {expected}"),
+        (Err(error), Ok(_)) => panic!("{what}: {error}"),
+    }
+}
+
+impl Fuzz {
+    fn new(seed: u64) -> Fuzz {
+        let mut random = Random(seed);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let nth = COUNT.fetch_add(1, Ordering::Relaxed);
+        let catalog = format!("freezeframe-files-fuzz-{}-{nth}", std::process::id());
+        let catalog = std::env::temp_dir().join(catalog);
+        let _ = std::fs::remove_dir_all(&catalog);
+        let options = options(&mut random, &catalog);
+        let clock = Arc::new(ManualClock::at(SysTime(START)));
+        let rig = Rig::with(MemoryDisk::new(), clock, options.clone());
+        Fuzz {
+            random,
+            rig,
+            options,
+            catalog,
+            model: Model::new(),
+            inodes: vec![Inode::ROOT],
+            open: Vec::new(),
+            moments: Vec::new(),
+            views: Vec::new(),
+        }
+    }
+
+    fn files(&self) -> Files {
+        self.rig.engine.files().clone()
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        (!from.is_empty()).then(|| from[self.random.below(from.len() as u64) as usize].clone())
+    }
+
+    /// A name in a directory that is, or was, or in something else.
+    fn place(&mut self) -> Place {
+        let directories: Vec<usize> =
+            (0..self.model.nodes.len()).filter(|n| self.model.nodes[*n].is_directory()).collect();
+        let named: Vec<usize> =
+            directories.iter().copied().filter(|n| self.model.links(*n) > 0).collect();
+        let parent = match self.random.below(40) {
+            0 => self.random.below(self.model.nodes.len() as u64) as usize,
+            1 => self.pick(&directories).unwrap(),
+            _ => self.pick(&named).unwrap(),
+        };
+        (parent, NAMES[self.random.below(4) as usize].to_owned())
+    }
+
+    /// A name that there is, mostly.
+    fn named(&mut self) -> Place {
+        let names: Vec<Place> = self.model.names.keys().cloned().collect();
+        let name = self.pick(&names);
+        name.filter(|_| !self.random.one_in(8)).unwrap_or_else(|| self.place())
+    }
+
+    fn at<'a>(&self, place: &'a Place) -> (Inode, &'a [u8]) {
+        (self.inodes[place.0], place.1.as_bytes())
+    }
+
+    /// A path to a directory, where it has one.
+    fn path(&self, directory: usize, model: &Model) -> Option<String> {
+        if directory == 0 {
+            return Some(String::new());
+        }
+        let (place, _) = model.names.iter().find(|(_, node)| **node == directory)?;
+        Some(format!("{}/{}", self.path(place.0, model)?, place.1))
+    }
+
+    async fn make(&mut self) {
+        let (place, mode) = (self.place(), self.random.below(0o1000) as u32);
+        let (files, at) = (self.files(), self.at(&place));
+        let made = match self.random.below(8) {
+            0..2 => {
+                let kind = ModelKind::Directory { parent: place.0 };
+                let expected = self.model.make(&place, kind, mode);
+                checked(files.mkdir(at, mode).await, &expected, "mkdir")
+            }
+            2 => {
+                let target = vec![b'x'; 1 + self.random.below(30) as usize];
+                let expected = self.model.make(&place, ModelKind::Link(target.clone()), mode);
+                checked(files.symlink(&target, at, mode).await, &expected, "symlink")
+            }
+            _ => {
+                let kind = ModelKind::File(ModelBytes::default());
+                let expected = self.model.make(&place, kind, mode);
+                let path = self.path(place.0, &self.model).filter(|_| self.random.one_in(2));
+                let made = match path {
+                    Some(path) => files.create(&format!("{path}/{}", place.1), mode).await,
+                    None => files.create(at, mode).await,
+                };
+                checked(made, &expected, "create").map(|file| file.inode())
+            }
+        };
+        self.inodes.extend(made);
+    }
+
+    async fn change_names(&mut self) {
+        let files = self.files();
+        let (from, to) = (self.named(), self.place());
+        match self.random.below(10) {
+            0..3 => {
+                let directory = self.random.one_in(2);
+                let expected = self.model.remove(&from, directory);
+                let removed = match directory {
+                    true => files.rmdir(self.at(&from)).await,
+                    false => files.unlink(self.at(&from)).await,
+                };
+                checked(removed, &expected, "remove");
+            }
+            3 | 4 => {
+                let node = self.random.below(self.model.nodes.len() as u64) as usize;
+                let expected = self.model.link(node, &to);
+                let linked = files.link_inode(self.inodes[node], self.at(&to)).await;
+                checked(linked, &expected, "link");
+            }
+            how => {
+                let to = if self.random.one_in(2) { self.named() } else { to };
+                let target = match how {
+                    5 => Target::Absent,
+                    6 => Target::Exchanged,
+                    _ => Target::Replaced,
+                };
+                let (replace, exchange) = (target == Target::Replaced, target == Target::Exchanged);
+                let expected = self.model.rename(&from, &to, replace, exchange);
+                let renamed = files.rename_to(self.at(&from), self.at(&to), target).await;
+                checked(renamed, &expected, "rename");
+            }
+        }
+    }
+
+    /// A file: open already, or by its number.
+    fn file(&mut self) -> Option<(usize, File)> {
+        if self.random.one_in(3) && !self.open.is_empty() {
+            let nth = self.random.below(self.open.len() as u64) as usize;
+            if self.random.one_in(8) {
+                return Some(self.open.swap_remove(nth));
+            }
+            return Some((self.open[nth].0, self.open[nth].1.clone()));
+        }
+        let is_file = |node: &ModelNode| matches!(node.kind, ModelKind::File(_));
+        let all: Vec<usize> =
+            (0..self.model.nodes.len()).filter(|n| is_file(&self.model.nodes[*n])).collect();
+        // Two of them get most, so that they have a history.
+        let node = match self.random.below(4) {
+            0 => self.pick(&all)?,
+            _ => self.pick(&all[..all.len().min(2)])?,
+        };
+        let file = self.files().open_inode(self.inodes[node]).unwrap();
+        if self.random.one_in(10) && self.open.len() < 6 {
+            self.open.push((node, file.clone()));
+        }
+        Some((node, file))
+    }
+
+    /// Somewhere at the beginning, or at the very end of what a file can be.
+    fn range(&mut self) -> std::ops::Range<u64> {
+        let reach = [600, 5000, 100 << 10][self.random.below(3) as usize];
+        let length = match self.random.below(12) {
+            0 => 65_000 + self.random.below(80_000),
+            1..4 => 1 + self.random.below(5000),
+            _ => 1 + self.random.below(300),
+        };
+        let start = self.random.below(reach);
+        match self.random.below(10) {
+            0 => END - start - length..END - start,
+            _ => start..start + length,
+        }
+    }
+
+    async fn change_bytes(&mut self, nth: u64) {
+        const WRITTEN: Durability = Durability::Written;
+        let Some((node, file)) = self.file() else { return };
+        let (range, how) = (self.range(), self.random.below(20));
+        let bytes = self.model.bytes(node).unwrap();
+        match how {
+            0 | 1 => {
+                bytes.truncate(range.start);
+                file.truncate(range.start, WRITTEN).await.unwrap();
+            }
+            2 | 3 => {
+                // Also over the great emptiness in the middle.
+                let to = if nth.is_multiple_of(5) { END } else { range.end };
+                bytes.zero(range.start..to);
+                file.punch(range.start..to, WRITTEN).await.unwrap();
+            }
+            4 => {
+                bytes.extend(range.end);
+                file.extend(range.end, WRITTEN).await.unwrap();
+            }
+            5 => self.views.push((file.at(Cut::ALL).unwrap(), bytes.clone())),
+            _ => {
+                let length = (range.end - range.start) as usize;
+                let data: Vec<u8> = (0..length).map(|at| (nth as usize + at / 50) as u8).collect();
+                bytes.write(range.start, &data);
+                file.write_at(range.start, data.into(), WRITTEN).await.unwrap();
+            }
+        }
+    }
+
+    async fn set(&mut self) {
+        let node = self.random.below(self.model.nodes.len() as u64) as usize;
+        let (files, inode, key) =
+            (self.files(), self.inodes[node], KEYS[self.random.below(2) as usize]);
+        match self.random.below(3) {
+            0 => {
+                let mode = self.random.below(0o1000) as u32;
+                self.model.nodes[node].mode = mode;
+                let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+                files.set_attributes(inode, set).await.unwrap();
+            }
+            1 => {
+                self.model.nodes[node].extended.remove(key);
+                files.set_extended(inode, key, None).await.unwrap();
+            }
+            _ => {
+                let value = vec![b'v'; self.random.below(40) as usize];
+                self.model.nodes[node].extended.insert(key.to_vec(), value.clone());
+                files.set_extended(inode, key, Some(&value)).await.unwrap();
+            }
+        }
+    }
+
+    async fn step(&mut self, nth: u64) {
+        match self.random.below(20) {
+            0..3 => self.make().await,
+            3..7 => self.change_names().await,
+            7 => self.set().await,
+            _ => self.change_bytes(nth).await,
+        }
+    }
+
+    /// Ends, somehow, and begins again.
+    async fn begin_again(&mut self) {
+        self.open.clear();
+        self.views.clear();
+        let how = self.random.below(4);
+        if how == 0 {
+            self.files().sync().await.unwrap();
+        }
+        let left = match how {
+            0 => self.rig.disk.after_crash(|count| self.random.below(count as u64) as usize),
+            1 => self.rig.disk.after_kill(),
+            _ => {
+                self.rig.engine.close();
+                self.rig.disk.clone()
+            }
+        };
+        let clock = Arc::clone(&self.rig.clock);
+        // The catalog is let go of before another one opens it.
+        self.rig.engine.close();
+        let aside = Rig::with(MemoryDisk::new(), Arc::clone(&clock), EngineOptions::default());
+        drop(std::mem::replace(&mut self.rig, aside));
+        if self.random.one_in(3) {
+            let _ = std::fs::remove_dir_all(&self.catalog);
+        }
+        self.options = options(&mut self.random, &self.catalog);
+        self.rig = Rig::with(left, clock, self.options.clone());
+    }
+
+    fn remember(&mut self) {
+        if self.random.one_in(2) {
+            self.rig.pass(self.random.below(3));
+        }
+        let cut = self.rig.now();
+        let (model, inodes) = (self.model.clone(), self.inodes.len());
+        self.moments.push(Moment { cut, model, inodes, seen: BTreeMap::new() });
+    }
+
+    /// All that there was, or is, is what the model says.
+    fn check(&mut self, cut: Cut, model: &Model, inodes: usize) -> BTreeMap<Inode, FileAttributes> {
+        let files = self.files();
+        let mut seen = BTreeMap::new();
+        for node in 0..inodes {
+            let inode = self.inodes[node];
+            let attributes = files.stat_inode(inode, cut).unwrap();
+            let expected = &model.nodes[node];
+            let kind = match &expected.kind {
+                ModelKind::File(_) => FileKind::File,
+                ModelKind::Directory { .. } => FileKind::Directory,
+                ModelKind::Link(_) => FileKind::Symlink,
+            };
+            assert_eq!((attributes.kind, attributes.mode), (kind, expected.mode));
+            assert_eq!(attributes.links as usize, model.links(node), "links of {inode:?} {kind:?}");
+            let extended = files.list_extended(inode, cut).unwrap();
+            assert!(extended.iter().eq(expected.extended.keys()), "{extended:?}");
+            for (key, value) in &expected.extended {
+                assert_eq!(files.extended(inode, key, cut).unwrap().as_ref(), Some(value));
+            }
+            match &expected.kind {
+                ModelKind::File(bytes) => {
+                    assert_eq!(attributes.size, bytes.length);
+                    let file = files.open_inode(inode).unwrap();
+                    self.check_bytes(&file.at(cut).unwrap(), bytes);
+                }
+                ModelKind::Directory { .. } => self.check_directory(node, cut, model),
+                ModelKind::Link(target) => {
+                    assert_eq!(files.read_link_inode(inode, cut).unwrap(), *target);
+                }
+            }
+            seen.insert(inode, attributes);
+        }
+        for later in &self.inodes[inodes..] {
+            assert_eq!(files.stat_inode(*later, cut).unwrap_err().errno(), file_model::ENOENT);
+        }
+        seen
+    }
+
+    fn check_directory(&self, node: usize, cut: Cut, model: &Model) {
+        let files = self.files();
+        let listed = files.list_inode(self.inodes[node], cut).unwrap();
+        let listed: Vec<(&[u8], Inode)> =
+            listed.iter().map(|entry| (&entry.name[..], entry.inode)).collect();
+        let expected: Vec<(&[u8], Inode)> = model
+            .names_in(node)
+            .into_iter()
+            .map(|(name, node)| (name.as_bytes(), self.inodes[node]))
+            .collect();
+        assert_eq!(listed, expected, "names in {:?} at {cut:?}", self.inodes[node]);
+        let Some(path) = self.path(node, model) else { return };
+        for name in NAMES {
+            let found = files.resolve(&format!("{path}/{name}"), cut).ok();
+            let named = model.names.get(&(node, name.to_owned()));
+            assert_eq!(found, named.map(|node| self.inodes[*node]), "{path}/{name} at {cut:?}");
+        }
+    }
+
+    fn check_bytes(&mut self, view: &FileView, bytes: &ModelBytes) {
+        assert_eq!(view.length(), bytes.length);
+        let ranges = [0..LOW, HIGH..END, self.range(), LOW - 100..LOW + 100];
+        for range in ranges {
+            let length = (range.end - range.start) as usize;
+            let (read, expected) =
+                (view.read(range.start, length).unwrap(), bytes.read(range.clone()));
+            assert!(read == expected, "{range:?} of {view:?}");
+            let mut at = range.start;
+            for piece in view.pieces(range.clone()).unwrap() {
+                assert_eq!(piece.range.start, at);
+                at = piece.range.end;
+                let length = (piece.range.end - piece.range.start) as usize;
+                let piece = piece.bytes.unwrap_or_else(|| Bytes::from(vec![0; length]));
+                let from = (at - length as u64 - range.start) as usize;
+                assert!(piece == expected[from..from + length], "{range:?} of {view:?}");
+            }
+            assert_eq!((at - range.start) as usize, expected.len(), "{range:?} of {view:?}");
+        }
+    }
+
+    fn check_moment(&mut self, nth: usize) {
+        let Moment { cut, model, inodes, .. } = &self.moments[nth];
+        let (cut, model, inodes) = (*cut, model.clone(), *inodes);
+        let seen = self.check(cut, &model, inodes);
+        let known = &mut self.moments[nth].seen;
+        if known.is_empty() {
+            *known = seen;
+        } else {
+            assert_eq!(*known, seen, "what is past does not change: {cut:?}");
+        }
+    }
+
+    fn check_now(&mut self) {
+        let (model, inodes) = (self.model.clone(), self.inodes.len());
+        self.check(Cut::ALL, &model, inodes);
+        let views = std::mem::take(&mut self.views);
+        for (view, bytes) in &views {
+            self.check_bytes(view, bytes);
+        }
+        self.views = views.into_iter().rev().take(5).collect();
+    }
+
+    async fn run(mut self) {
+        for nth in 0..OPERATIONS {
+            self.step(nth).await;
+            match self.random.below(60) {
+                0 => self.begin_again().await,
+                1..6 => self.remember(),
+                6 => self.check_now(),
+                7 | 8 if !self.moments.is_empty() => {
+                    let nth = self.random.below(self.moments.len() as u64) as usize;
+                    self.check_moment(nth);
+                }
+                9..20 => self.rig.pass(self.random.below(3)),
+                _ => {}
+            }
+        }
+        for _ in 0..2 {
+            self.check_now();
+            (0..self.moments.len()).for_each(|nth| self.check_moment(nth));
+            self.begin_again().await;
+        }
+        let catalog = self.catalog.clone();
+        drop(self);
+        let _ = std::fs::remove_dir_all(catalog);
+    }
+}
+
+/// Right, or an error that says that it cannot be read: never anything else.
+fn right_or_refused<T: PartialEq + std::fmt::Debug>(
+    found: Result<T, FileError>,
+    expected: &T,
+    what: &str,
+) -> bool {
+    match found {
+        Ok(found) => assert!(found == *expected, "{what}: {found:?}"),
+        Err(FileError::Corrupt(_) | FileError::Io(_)) => return false,
+        Err(error) => panic!("{what}: {error}"),
+    }
+    true
+}
+
+impl Fuzz {
+    /// How many looks there were at the files on `rig`, whose disk is damaged, and how many were refused.
+    fn check_damaged(&self, rig: &Rig, cut: Cut, model: &Model, inodes: usize) -> [usize; 2] {
+        let files = rig.engine.files();
+        let mut looks = [0, 0];
+        let mut looked = |is_right: bool| {
+            looks[0] += 1;
+            looks[1] += usize::from(!is_right);
+        };
+        for node in 0..inodes {
+            let inode = self.inodes[node];
+            match &model.nodes[node].kind {
+                ModelKind::Directory { .. } => {
+                    let listed = files.list_inode(inode, cut).map(|entries| {
+                        entries.into_iter().map(|entry| (entry.name, entry.inode)).collect()
+                    });
+                    let expected: Vec<(Vec<u8>, Inode)> = model
+                        .names_in(node)
+                        .into_iter()
+                        .map(|(name, node)| (name.as_bytes().to_vec(), self.inodes[node]))
+                        .collect();
+                    looked(right_or_refused(listed, &expected, "names"));
+                }
+                ModelKind::Link(target) => {
+                    looked(right_or_refused(files.read_link_inode(inode, cut), target, "a link"));
+                }
+                ModelKind::File(bytes) => {
+                    let view = files.open_inode(inode).and_then(|file| file.at(cut));
+                    let length = view.as_ref().map(FileView::length).map_err(Clone::clone);
+                    looked(right_or_refused(length, &bytes.length, "a length"));
+                    let Ok(view) = view else { continue };
+                    for range in [0..LOW, 100..300, 3000..3001, HIGH..END] {
+                        let read = view.read(range.start, (range.end - range.start) as usize);
+                        let read = read.map(|read| read.to_vec());
+                        looked(right_or_refused(read, &bytes.read(range), "bytes"));
+                    }
+                }
+            }
+        }
+        looks
+    }
+
+    /// Flips a few bits of a stopped store, or of its catalog, which is soft.
+    fn damage(&mut self, disk: &MemoryDisk, catalog: &Path) {
+        let of_catalog = self.random.one_in(4);
+        let names: Vec<String> =
+            disk.names().into_iter().filter(|name| !disk.bytes(name).is_empty()).collect();
+        for _ in 0..1 + self.random.below(3) {
+            let bit = 1 << self.random.below(8);
+            if of_catalog {
+                let file = catalog.join("db");
+                let mut bytes = std::fs::read(&file).unwrap();
+                // The rest of it was never written.
+                let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+                bytes[self.random.below(used as u64) as usize] ^= bit;
+                std::fs::write(&file, bytes).unwrap();
+            } else {
+                let name = self.pick(&names).unwrap();
+                let at = self.random.below(disk.bytes(&name).len() as u64) as usize;
+                disk.rot(&name, at, bit);
+            }
+        }
+    }
+
+    /// How many of the damaged stores were opened, how many looks there were, and how many were refused.
+    async fn run_damaged(mut self) -> [usize; 3] {
+        let (catalog, copy) =
+            (self.catalog.with_extension("whole"), self.catalog.with_extension("damaged"));
+        let _ = std::fs::remove_dir_all(&catalog);
+        self.options.catalog = Some(catalog.clone());
+        let clock = Arc::clone(&self.rig.clock);
+        self.rig = Rig::with(MemoryDisk::new(), Arc::clone(&clock), self.options.clone());
+        for nth in 0..200 {
+            self.step(nth).await;
+            if self.random.one_in(20) {
+                self.remember();
+            }
+        }
+        self.remember();
+        self.open.clear();
+        self.views.clear();
+        self.rig.engine.close();
+        let (whole, mut sum) = (self.rig.disk.clone(), [0, 0, 0]);
+        for _ in 0..12 {
+            let disk = whole.after_kill();
+            copy_files(&catalog, &copy);
+            self.damage(&disk, &copy);
+            let options = EngineOptions { catalog: Some(copy.clone()), ..self.options.clone() };
+            let wall = Arc::clone(&clock) as Arc<dyn hlc::WallClock>;
+            let disks = Arc::new(disk.clone());
+            let opened = engine::Engine::open(disks, options, wall, Arc::new(rig::Times));
+            let Ok(engine) = opened else { continue };
+            let rig = Rig { disk, clock: Arc::clone(&clock), engine };
+            rig.pass(2000);
+            sum[0] += 1;
+            for Moment { cut, model, inodes, .. } in &self.moments {
+                let [looks, refused] = self.check_damaged(&rig, *cut, model, *inodes);
+                sum[1] += looks;
+                sum[2] += refused;
+            }
+        }
+        let first = self.catalog.clone();
+        drop(self);
+        for directory in [first, catalog, copy] {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+        sum
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_files(&entry.path(), &to.join(entry.file_name())),
+            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let seeds = std::env::var("FILES_FUZZ_SEEDS").unwrap_or_else(|_| "0..3".to_owned());
+    let (from, to) = seeds.split_once("..").expect("FILES_FUZZ_SEEDS=from..to");
+    from.parse().unwrap()..to.parse().unwrap()
+}
+
+#[tokio::test]
+async fn bits_that_flip_in_any_file_make_errors_and_never_other_bytes_or_names() {
+    let mut sum = [0, 0, 0];
+    for seed in seeds() {
+        println!("FILES_FUZZ_SEEDS={seed}..{}", seed + 1);
+        let found = Fuzz::new(seed).run_damaged().await;
+        sum = [0, 1, 2].map(|nth| sum[nth] + found[nth]);
+    }
+    let [opened, looks, refused] = sum;
+    println!("{opened} stores were opened; of {looks} looks {refused} were refused");
+    assert!(opened > 0 && looks > refused, "something can be read still");
+}
+
+#[tokio::test]
+async fn f20_g2_g16_random_histories_match_a_plain_model_at_every_moment() {
+    for seed in seeds() {
+        println!("FILES_FUZZ_SEEDS={seed}..{}", seed + 1);
+        Fuzz::new(seed).run().await;
+    }
+}

@@ -1,0 +1,337 @@
+//! A bounded number of open files, of however many a directory has.
+//!
+//! A file of sealed history is read now and then, and there are thousands of them. So each is opened
+//! when it is needed, and the one that was not used for longest is closed when there are too many.
+//!
+//! What holds true of it:
+//! - Whoever holds a file reads that file, whatever became of its name: before a name is removed, or given
+//!   to another file, the file is opened, and then stays open for as long as somebody holds it.
+//! - A file that was written and not synced since stays open: of a file that was closed, the kernel may
+//!   forget that it could not write it.
+//! - A name that belongs to another file by now is noticed, and not read.
+//!
+//! Locks are taken in the order *names*, *state of a file*, *queue*; and who closes files tries for the
+//! state of each, and waits for none.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// How many are open at the most, with two descriptors each.
+const OPEN_MAX_MOST: usize = 1024;
+/// No more than this part of the descriptors that the process may have.
+const LIMIT_PART: u64 = 4;
+/// Fewer than this would only be opened again at once.
+const OPEN_MAX_LEAST: usize = 32;
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) file: File,
+    /// The same file, opened at first use to go around the page cache. Some file systems have no
+    /// such thing; they get ordinary reads and writes.
+    direct: OnceLock<Option<File>>,
+}
+
+impl Handle {
+    fn new(file: File) -> Arc<Handle> {
+        Arc::new(Handle { file, direct: OnceLock::new() })
+    }
+}
+
+/// What is known of a file that somebody holds.
+#[derive(Debug)]
+struct State {
+    name: String,
+    handle: Option<Arc<Handle>>,
+    /// Whether it has lost its name, and so cannot be opened again.
+    is_nameless: bool,
+    /// Counts what was begun to be written and what was, and how much of that a sync began with.
+    written: u64,
+    synced: u64,
+}
+
+impl State {
+    fn may_close(&self) -> bool {
+        !self.is_nameless && self.written == self.synced
+    }
+}
+
+/// A file that somebody holds.
+#[derive(Debug)]
+struct Shared {
+    /// Device and inode.
+    identity: (u64, u64),
+    state: Mutex<State>,
+    was_used: AtomicBool,
+}
+
+/// Files of a directory, some of them open.
+#[derive(Debug)]
+pub(super) struct Handles {
+    directory: PathBuf,
+    open_max: usize,
+    names: Mutex<HashMap<String, Vec<Weak<Shared>>>>,
+    /// Those that were opened, the one first that is asked first whether it may be closed.
+    queue: Mutex<VecDeque<Weak<Shared>>>,
+    /// How many were opened again, for tests.
+    pub(super) reopened: AtomicUsize,
+}
+
+/// A file that is held: what was opened under its name stays what is read.
+#[derive(Debug)]
+pub(super) struct Held {
+    shared: Arc<Shared>,
+    handles: Arc<Handles>,
+}
+
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+impl Handles {
+    /// As many open as the process's limit leaves room for.
+    pub(super) fn of(directory: &Path) -> Arc<Handles> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let part = limit.map_or(u64::MAX, |limit| limit / LIMIT_PART / 2);
+        let open_max = usize::try_from(part).unwrap_or(usize::MAX);
+        Handles::with(directory, open_max.clamp(OPEN_MAX_LEAST, OPEN_MAX_MOST))
+    }
+
+    pub(super) fn with(directory: &Path, open_max: usize) -> Arc<Handles> {
+        Arc::new(Handles {
+            directory: directory.to_owned(),
+            open_max: open_max.max(1),
+            names: Mutex::default(),
+            queue: Mutex::default(),
+            reopened: AtomicUsize::new(0),
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Opens a file, and holds it.
+    pub(super) fn open(self: &Arc<Handles>, name: &str, options: &OpenOptions) -> io::Result<Held> {
+        // No name is removed between the opening and the holding.
+        let mut names = self.names.lock();
+        let file = self.open_file(&self.path(name), options)?;
+        let state = State {
+            name: name.to_owned(),
+            is_nameless: false,
+            written: 0,
+            synced: 0,
+            handle: None,
+        };
+        let shared = Arc::new(Shared {
+            identity: identity(&file)?,
+            state: Mutex::new(state),
+            was_used: AtomicBool::new(true),
+        });
+        shared.state.lock().handle = Some(Handle::new(file));
+        names.entry(name.to_owned()).or_default().push(Arc::downgrade(&shared));
+        drop(names);
+        self.opened(&shared);
+        Ok(Held { shared, handles: Arc::clone(self) })
+    }
+
+    /// Opens a file; closes others first where there are no descriptors left.
+    fn open_file(&self, path: &Path, options: &OpenOptions) -> io::Result<File> {
+        match options.open(path) {
+            Err(error) if is_out_of_descriptors(&error) => {
+                self.close_down_to(self.queue.lock(), 0);
+                options.open(path)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_again(&self, shared: &Shared, state: &State) -> io::Result<Arc<Handle>> {
+        let options = OpenOptions::new().read(true).write(true).clone();
+        let file = self.open_file(&self.path(&state.name), &options)?;
+        if identity(&file)? != shared.identity {
+            let name = &state.name;
+            let what = format!("a file was replaced from outside while it was in use. file={name}");
+            return Err(io::Error::other(what));
+        }
+        self.reopened.fetch_add(1, Ordering::Relaxed);
+        Ok(Handle::new(file))
+    }
+
+    /// Takes note that a file is open; closes those that were not used for longest if there are too
+    /// many.
+    fn opened(&self, shared: &Arc<Shared>) {
+        let mut queue = self.queue.lock();
+        queue.push_back(Arc::downgrade(shared));
+        self.close_down_to(queue, self.open_max);
+    }
+
+    /// Closes files until so many are left, if there are so many that may be closed.
+    fn close_down_to(&self, mut queue: MutexGuard<'_, VecDeque<Weak<Shared>>>, count: usize) {
+        // Each is asked twice at most: who was used since the last time is asked again.
+        for _ in 0..2 * queue.len() {
+            if queue.len() <= count {
+                return;
+            }
+            let Some(next) = queue.pop_front() else { return };
+            let Some(shared) = next.upgrade() else { continue };
+            // Whoever holds this is at work with it.
+            let Some(mut state) = shared.state.try_lock() else {
+                queue.push_back(next);
+                continue;
+            };
+            if state.handle.is_none() || state.is_nameless {
+                continue;
+            }
+            if shared.was_used.swap(false, Ordering::Relaxed) || !state.may_close() {
+                queue.push_back(next);
+                continue;
+            }
+            state.handle = None;
+        }
+    }
+
+    /// Calls `act`, which takes the name of a file away, once those who hold the file cannot lose it.
+    pub(super) fn remove(
+        &self,
+        name: &str,
+        act: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut names = self.names.lock();
+        let held = live(names.get(name));
+        let mut states = self.keep_open(&held)?;
+        act(&self.path(name))?;
+        states.iter_mut().for_each(|state| state.is_nameless = true);
+        names.remove(name);
+        Ok(())
+    }
+
+    /// Calls `act`, which gives a file another name.
+    pub(super) fn rename(
+        &self,
+        from: &str,
+        to: &str,
+        act: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut names = self.names.lock();
+        let (moved, replaced) = (live(names.get(from)), live(names.get(to)));
+        if from == to {
+            return act(&self.path(from), &self.path(to));
+        }
+        let mut losing = self.keep_open(&replaced)?;
+        let mut moving: Vec<_> = moved.iter().map(|shared| shared.state.lock()).collect();
+        act(&self.path(from), &self.path(to))?;
+        losing.iter_mut().for_each(|state| state.is_nameless = true);
+        moving.iter_mut().for_each(|state| to.clone_into(&mut state.name));
+        names.remove(to);
+        if let Some(moved) = names.remove(from) {
+            names.insert(to.to_owned(), moved);
+        }
+        Ok(())
+    }
+
+    /// Opens those that are not, and lets nobody close them.
+    fn keep_open<'a>(&self, held: &'a [Arc<Shared>]) -> io::Result<Vec<MutexGuard<'a, State>>> {
+        let mut states = Vec::with_capacity(held.len());
+        for shared in held {
+            let mut state = shared.state.lock();
+            if state.handle.is_none() {
+                state.handle = Some(self.open_again(shared, &state)?);
+            }
+            states.push(state);
+        }
+        Ok(states)
+    }
+
+    /// How many files are open that may be closed, at most.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.queue.lock().len()
+    }
+}
+
+fn live(held: Option<&Vec<Weak<Shared>>>) -> Vec<Arc<Shared>> {
+    held.into_iter().flatten().filter_map(Weak::upgrade).collect()
+}
+
+impl Held {
+    /// The file, open for as long as this is held.
+    pub(super) fn handle(&self) -> io::Result<Arc<Handle>> {
+        self.shared.was_used.store(true, Ordering::Relaxed);
+        let mut state = self.shared.state.lock();
+        self.ensure(&mut state)
+    }
+
+    /// Writes to the file with `write`. It stays open until all of that was synced.
+    pub(super) fn write(&self, write: impl FnOnce(&Handle) -> io::Result<()>) -> io::Result<()> {
+        self.shared.was_used.store(true, Ordering::Relaxed);
+        let mut state = self.shared.state.lock();
+        let handle = self.ensure(&mut state)?;
+        state.written += 1;
+        drop(state);
+        let written = write(&handle);
+        // A sync that began meanwhile may have missed it.
+        self.shared.state.lock().written += 1;
+        written
+    }
+
+    fn ensure(&self, state: &mut State) -> io::Result<Arc<Handle>> {
+        if let Some(handle) = &state.handle {
+            return Ok(Arc::clone(handle));
+        }
+        let handle = self.handles.open_again(&self.shared, state)?;
+        state.handle = Some(Arc::clone(&handle));
+        self.handles.opened(&self.shared);
+        Ok(handle)
+    }
+
+    /// Syncs the file with `sync`. Where that fails it stays open.
+    pub(super) fn sync(&self, sync: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        let handle = self.ensure(&mut state)?;
+        let written = state.written;
+        drop(state);
+        sync(&handle.file)?;
+        let mut state = self.shared.state.lock();
+        state.synced = state.synced.max(written);
+        Ok(())
+    }
+
+    /// The file, opened to go around the page cache.
+    pub(super) fn direct<'a>(&self, handle: &'a Handle) -> Option<&'a File> {
+        let open = || {
+            let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+            let options = OpenOptions::new().read(true).write(true).custom_flags(flags).clone();
+            let path = self.handles.path(&self.shared.state.lock().name);
+            let direct = options.open(path).ok()?;
+            // The name may belong to another file by now.
+            (identity(&direct).ok()? == self.shared.identity).then_some(direct)
+        };
+        handle.direct.get_or_init(open).as_ref()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut names = self.handles.names.lock();
+        let name = self.shared.state.lock().name.clone();
+        let Some(held) = names.get_mut(&name) else { return };
+        held.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&self.shared)));
+        if held.is_empty() {
+            names.remove(&name);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A bounded number of open files, against a model that holds them all.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::IoSlice;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::disk::read_exact_at;
+
+/// A directory that is removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("freezeframe-handles-{}-{name}", std::process::id());
+        // In memory, if there is such a place: what is looked at here is no disk.
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let path = parent.join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn disk(&self, open_max: usize) -> RealDisk {
+        RealDisk { directory: self.0.clone(), handles: Handles::with(&self.0, open_max) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn all(file: &dyn DiskFile) -> Vec<u8> {
+    let mut bytes = vec![0; file.length().unwrap() as usize];
+    read_exact_at(file, &mut bytes, 0).unwrap();
+    bytes
+}
+
+fn descriptors_of(directory: &Path) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap();
+    let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
+    targets.filter(|target| target.starts_with(directory)).count()
+}
+
+#[test]
+fn f17_ten_thousand_files_that_are_held_take_so_many_descriptors_and_no_more() {
+    let scratch = Scratch::new("bounded");
+    let disk = scratch.disk(50);
+    let held: Vec<_> = (0..10_000_u32)
+        .map(|nth| {
+            fs::write(scratch.0.join(nth.to_string()), nth.to_le_bytes()).unwrap();
+            disk.open(&nth.to_string()).unwrap()
+        })
+        .collect();
+    for (nth, file) in held.iter().enumerate().step_by(7) {
+        assert_eq!(all(&**file), (nth as u32).to_le_bytes());
+        let mut block = vec![0; 4096];
+        assert_eq!(file.read_blocks_at(&mut block, 0).unwrap(), 4);
+    }
+    let open = descriptors_of(&scratch.0);
+    assert!(open <= 100, "{open} descriptors");
+    assert!(disk.handles.queued() <= 50);
+    // What is read again and again stays open.
+    let before = disk.handles.reopened.load(Ordering::Relaxed);
+    for nth in 0..2000 {
+        all(&*held[nth % 20]);
+    }
+    let reopened = disk.handles.reopened.load(Ordering::Relaxed) - before;
+    assert!(reopened <= 20, "{reopened} were opened again");
+}
+
+/// The kernel may forget of a file that was closed that it could not write it.
+#[test]
+fn f16_a_file_that_was_written_and_not_synced_stays_open() {
+    let scratch = Scratch::new("dirty");
+    let disk = scratch.disk(2);
+    let dirty = disk.create("dirty").unwrap();
+    dirty.write_at(&mut [IoSlice::new(b"a")], 0).unwrap();
+    let others = |disk: &RealDisk, names: Range<u32>| {
+        names.map(|nth| disk.create(&nth.to_string()).unwrap()).collect::<Vec<_>>()
+    };
+    let first = others(&disk, 0..10);
+    let is_open = || {
+        let links = fs::read_dir("/proc/self/fd").unwrap();
+        let mut targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
+        targets.any(|target| target == scratch.0.join("dirty"))
+    };
+    assert!(is_open());
+    dirty.sync().unwrap();
+    let second = others(&disk, 10..20);
+    assert!(!is_open(), "it was synced");
+    assert_eq!((all(&*dirty), first.len() + second.len()), (b"a".to_vec(), 20));
+}
+
+#[test]
+fn a_file_that_was_replaced_from_outside_is_not_read_as_the_one_that_is_held() {
+    let scratch = Scratch::new("outside");
+    let disk = scratch.disk(1);
+    let held = disk.create("a").unwrap();
+    let _other = disk.create("b").unwrap();
+    fs::write(scratch.0.join("c"), "other").unwrap();
+    fs::rename(scratch.0.join("c"), scratch.0.join("a")).unwrap();
+    let error = held.length().unwrap_err().to_string();
+    assert!(error.contains("replaced from outside") && error.contains("file=a"), "{error}");
+}
+
+/// Readers of files come and go while others make, remove and rename files.
+#[test]
+fn readers_keep_what_they_hold_while_names_go_and_come() {
+    let scratch = Scratch::new("threads");
+    let disk = Arc::new(scratch.disk(3));
+    let make = |name: &str, byte: u8| {
+        let file = disk.create(name).unwrap();
+        file.write_at(&mut [IoSlice::new(&[byte; 5000])], 0).unwrap();
+        file.sync().unwrap();
+        file
+    };
+    let held: Vec<_> = (0..12_u8).map(|nth| (nth, make(&nth.to_string(), nth))).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for round in 0..400 {
+                    let (byte, file) = &held[round % 12];
+                    assert!(all(&**file) == [*byte; 5000]);
+                }
+            });
+        }
+        scope.spawn(|| {
+            for nth in 0..12_u8 {
+                let (name, new) = (nth.to_string(), format!("{nth}.new"));
+                disk.remove(&name).unwrap();
+                drop(make(&new, 99));
+                disk.rename(&new, &name).unwrap();
+            }
+        });
+    });
+    for (byte, file) in &held {
+        assert!(all(&**file) == [*byte; 5000]);
+        assert!(all(&*disk.open(&byte.to_string()).unwrap()) == [99; 5000]);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(u8),
+    Open(u8),
+    Write(usize, u8),
+    Sync(usize),
+    Remove(u8),
+    Rename(u8, u8),
+    Drop(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..6_u8).prop_map(Step::Create),
+        (0..6_u8).prop_map(Step::Open),
+        (any::<usize>(), any::<u8>()).prop_map(|(which, byte)| Step::Write(which, byte)),
+        any::<usize>().prop_map(Step::Sync),
+        (0..6_u8).prop_map(Step::Remove),
+        (0..6_u8, 0..6_u8).prop_map(|(from, to)| Step::Rename(from, to)),
+        any::<usize>().prop_map(Step::Drop),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn whoever_holds_a_file_reads_it_whatever_becomes_of_its_name(
+        steps in steps(), open_max in 1_usize..4,
+    ) {
+        let scratch = Scratch::new("model");
+        let disk = scratch.disk(open_max);
+        // By name, and by who holds it: the number of the content.
+        let mut names: HashMap<u8, usize> = HashMap::new();
+        let mut contents: Vec<Vec<u8>> = Vec::new();
+        let mut held: Vec<(usize, Arc<dyn DiskFile>)> = Vec::new();
+        let name = |nth: u8| format!("f{nth}");
+        for step in steps {
+            match step {
+                Step::Create(nth) => {
+                    let made = disk.create(&name(nth));
+                    prop_assert_eq!(made.is_ok(), !names.contains_key(&nth));
+                    if let Ok(file) = made {
+                        names.insert(nth, contents.len());
+                        held.push((contents.len(), file));
+                        contents.push(Vec::new());
+                    }
+                }
+                Step::Open(nth) => {
+                    let opened = disk.open(&name(nth));
+                    prop_assert_eq!(opened.is_ok(), names.contains_key(&nth));
+                    held.extend(opened.ok().map(|file| (names[&nth], file)));
+                }
+                Step::Write(which, byte) if !held.is_empty() => {
+                    let (content, file) = &held[which % held.len()];
+                    let end = contents[*content].len() as u64;
+                    file.write_at(&mut [IoSlice::new(&[byte; 3])], end).unwrap();
+                    contents[*content].extend([byte; 3]);
+                }
+                Step::Sync(which) if !held.is_empty() => {
+                    held[which % held.len()].1.sync().unwrap();
+                }
+                Step::Remove(nth) => {
+                    let is_there = names.remove(&nth).is_some();
+                    prop_assert_eq!(disk.remove(&name(nth)).is_ok(), is_there);
+                }
+                Step::Rename(from, to) => {
+                    let renamed = disk.rename(&name(from), &name(to));
+                    prop_assert_eq!(renamed.is_ok(), names.contains_key(&from));
+                    if let Some(content) = names.remove(&from) {
+                        names.insert(to, content);
+                    }
+                }
+                Step::Drop(which) if !held.is_empty() => {
+                    held.swap_remove(which % held.len());
+                }
+                _ => {}
+            }
+            for (content, file) in &held {
+                prop_assert_eq!(&all(&**file), &contents[*content]);
+            }
+        }
+        for (nth, content) in &names {
+            prop_assert_eq!(&all(&*disk.open(&name(*nth)).unwrap()), &contents[*content]);
+        }
+    }
+}

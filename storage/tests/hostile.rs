@@ -1,0 +1,286 @@
+//! Files that somebody made up: every file of a store with any bytes in it, and with numbers at their limits
+//! behind checksums that are right. What comes of it is an error that is told, or right answers, or what a
+//! proof would name; and never a panic, or memory that a length in a file asks for (F16, M3).
+//!
+//! `HOSTILE_CASES` says how many.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::io::IoSlice;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use harness::{Random, Rig, append, manual_clock};
+use hlc::Cut;
+use proptest::prelude::*;
+use storage::disk::{Disk, MemoryDisk};
+use storage::journal::{FRAME_BYTES, SEGMENT_HEADER_BYTES};
+use storage::{Compacted, Durability, Kept, LogId, Offset, Options};
+
+const LOGS: u64 = 4;
+
+fn options() -> Options {
+    Options {
+        segment_bytes_max: 24 << 10,
+        tail_bytes_max: 0,
+        index_bytes_max: 0,
+        tended_by_hand: true,
+        driven_by_hand: true,
+        ..Options::default()
+    }
+}
+
+/// A store with a file of each kind, stopped by a loss of power.
+fn a_store() -> MemoryDisk {
+    let (disk, clock, mut random) = (MemoryDisk::new(), manual_clock(), Random::new(3));
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let mut write = |count: u64| {
+        for nth in 0..count {
+            let bytes = random.bytes(300 + nth as usize * 131 % 4000);
+            rig.append(vec![append(nth % LOGS, &bytes)], Durability::Synced);
+        }
+        rig.store.seal();
+        rig.append(Vec::new(), Durability::Written);
+    };
+    write(24);
+    rig.store.tend().unwrap();
+    let (until, stamp) = rig.store.replaceable(LogId(1), Cut::ALL).unwrap();
+    let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), until, usize::MAX).unwrap();
+    let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
+    let mut fill = |emit: storage::Emit<'_>| {
+        for piece in pieces.iter().skip(1) {
+            emit(Kept { entry: piece.entry, payload: piece.read()?.slice(..200) })?;
+        }
+        Ok(compacted)
+    };
+    assert!(rig.store.replace(LogId(1), until, &mut fill, &mut |_| true).unwrap());
+    rig.store.give_up(&[(LogId(0), Offset(4))]).unwrap();
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+    }
+    write(12);
+    rig.store.tend().unwrap();
+    write(3);
+    for _ in 0..3 {
+        rig.append(vec![append(2, &[7; 500])], Durability::Synced);
+    }
+    clock.advance(Duration::from_secs(2));
+    rig.frontier();
+    let crashed = disk.after_crash(|_| 0);
+    drop(rig);
+    let kinds = [".journal", ".index", ".filed", ".proof"];
+    for kind in kinds {
+        assert!(crashed.names().iter().any(|name| name.ends_with(kind)), "no {kind}");
+    }
+    crashed
+}
+
+#[derive(Clone, Debug)]
+enum Forgery {
+    /// Any bytes at all.
+    Any(Vec<u8>),
+    /// Some bytes overwritten, at any place.
+    Bytes(prop::sample::Index, Vec<u8>),
+    CutTo(prop::sample::Index),
+    Longer(Vec<u8>),
+    /// A number at its limits, with the checksum over it made right.
+    Number(prop::sample::Index, u64),
+    /// The content of another file.
+    Other(prop::sample::Index),
+}
+
+fn forgery() -> impl Strategy<Value = Forgery> {
+    let bytes = |most| prop::collection::vec(any::<u8>(), 0..most);
+    let number = prop_oneof![
+        Just(0),
+        Just(1),
+        Just(u64::MAX),
+        Just(u64::MAX - 7),
+        Just(i64::MAX as u64),
+        Just(1 << 62),
+        Just(1 << 40),
+        Just(u64::from(u32::MAX)),
+        Just((1 << 30) + 1),
+        0..100_000_u64,
+        any::<u64>(),
+    ];
+    prop_oneof![
+        1 => bytes(9000).prop_map(Forgery::Any),
+        2 => (any::<prop::sample::Index>(), bytes(40)).prop_map(|(at, bytes)| Forgery::Bytes(at, bytes)),
+        1 => any::<prop::sample::Index>().prop_map(Forgery::CutTo),
+        1 => bytes(9000).prop_map(Forgery::Longer),
+        8 => (any::<prop::sample::Index>(), number).prop_map(|(at, to)| Forgery::Number(at, to)),
+        1 => any::<prop::sample::Index>().prop_map(Forgery::Other),
+    ]
+}
+
+fn put_crc(bytes: &mut [u8], at: usize, parts: &[&[u8]]) {
+    let crc = parts.iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+    if let Some(place) = bytes.get_mut(at..at + 4) {
+        place.copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Makes the checksum right that covers the byte at `at`.
+fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
+    let of = |bytes: &[u8], from: usize, to: usize| {
+        bytes.get(from..to).map(<[u8]>::to_vec).unwrap_or_default()
+    };
+    let start = name.split('.').next().unwrap_or("").parse::<u64>().unwrap_or(0).to_le_bytes();
+    match name.rsplit_once('.').map_or(name, |(_, kind)| kind) {
+        "manifest" => {
+            let end = bytes.len() - 8;
+            let body = of(bytes, 0, end);
+            put_crc(bytes, end, &[&body]);
+        }
+        "bound" => {
+            let slot = at / 4096 * 4096;
+            let body = of(bytes, slot, slot + 44);
+            put_crc(bytes, slot + 44, &[&body]);
+        }
+        "journal" | "filed" if at < SEGMENT_HEADER_BYTES as usize => {
+            let body = of(bytes, 0, 60);
+            put_crc(bytes, 60, &[&body]);
+        }
+        kind @ ("journal" | "filed") => {
+            let Some(back) = bytes[..at + 1].windows(4).rposition(|word| word == b"FFJ1") else {
+                return;
+            };
+            let position = match kind {
+                "filed" => of(bytes, back.saturating_sub(32), back.saturating_sub(24)),
+                _ => {
+                    let within = back as u64 - SEGMENT_HEADER_BYTES;
+                    (u64::from_le_bytes(start) + within).to_le_bytes().to_vec()
+                }
+            };
+            let header = of(bytes, back + 8, back + FRAME_BYTES);
+            put_crc(bytes, back + 4, &[&position, &header]);
+            if kind == "filed" && back >= 32 {
+                let (prefix, head) = (of(bytes, back - 32, back - 8), of(bytes, back, back + 8));
+                put_crc(bytes, back - 8, &[&prefix, &head]);
+            }
+        }
+        "index" => {
+            let block = at / 4096;
+            // A base's stretch begins at 0.
+            let start = if name.starts_with("log-") { [0; 8] } else { start };
+            let body = of(bytes, block * 4096 + 4, block * 4096 + 4096);
+            put_crc(bytes, block * 4096, &[&start, &(block as u64).to_le_bytes(), &body]);
+        }
+        "proof" if at < 256 => {
+            let body = of(bytes, 0, 252);
+            put_crc(bytes, 252, &[&body]);
+        }
+        "proof" => {
+            let block = (at - 256) / 4096;
+            let from = 256 + block * 4096;
+            let body = of(bytes, from, from + 4092);
+            put_crc(bytes, from + 4092, &[&start, &(block as u64).to_le_bytes(), &body]);
+        }
+        _ => {}
+    }
+}
+
+fn forge(disk: &MemoryDisk, name: &str, forgery: &Forgery) {
+    let mut bytes = disk.bytes(name);
+    match forgery {
+        Forgery::Any(any) => bytes.clone_from(any),
+        Forgery::Bytes(at, some) if !bytes.is_empty() => {
+            let at = at.index(bytes.len());
+            bytes.iter_mut().skip(at).zip(some).for_each(|(byte, new)| *byte = *new);
+        }
+        Forgery::CutTo(at) => bytes.truncate(at.index(bytes.len() + 1)),
+        Forgery::Longer(more) => bytes.extend(more),
+        Forgery::Number(at, to) if bytes.len() >= 8 => {
+            // Most numbers that matter stand in front.
+            let words = bytes.len() / 4 - 1;
+            let reach = if to % 3 == 0 { words } else { words.min(80) };
+            let at = at.index(reach) * 4;
+            bytes[at..at + 8].copy_from_slice(&to.to_le_bytes());
+            make_whole(name, &mut bytes, at);
+        }
+        Forgery::Other(which) => {
+            let names = disk.names();
+            bytes = disk.bytes(&names[which.index(names.len())]);
+        }
+        _ => {}
+    }
+    disk.remove(name).unwrap();
+    disk.create(name).unwrap().write_at(&mut [IoSlice::new(&bytes)], 0).unwrap();
+}
+
+/// Everything that a server does with what it finds.
+fn live(disk: &MemoryDisk) -> Result<(), String> {
+    let clock = manual_clock();
+    clock.advance(Duration::from_secs(60));
+    let rig = Rig::open(disk, options(), &clock).map_err(|error| error.to_string())?;
+    for id in (0..LOGS).map(LogId) {
+        let log = rig.store.log(id).unwrap();
+        for piece in log.read(log.start(), Offset(u64::MAX), usize::MAX).unwrap_or_default() {
+            let _ = piece.read();
+        }
+        let tip = log.tip();
+        let _ = (log.tip_at(Cut::below(tip.stamp)), log.bytes(), log.horizon());
+        let _ = rig.append(vec![append(id.0, b"more")], Durability::Synced);
+    }
+    let _ = (rig.store.tend(), rig.store.give_up(&[(LogId(2), Offset(3))]));
+    let _ = (rig.store.free(), rig.store.free(), rig.store.tend());
+    Ok(())
+}
+
+fn cases() -> u32 {
+    std::env::var("HOSTILE_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(60)
+}
+
+fn store() -> &'static MemoryDisk {
+    static STORE: OnceLock<MemoryDisk> = OnceLock::new();
+    STORE.get_or_init(a_store)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn f16_any_file_with_any_bytes_is_told_of_and_ends_no_process(
+        which in any::<prop::sample::Index>(),
+        forgeries in prop::collection::vec(forgery(), 1..3),
+    ) {
+        let disk = store().after_kill();
+        let mut names = disk.names();
+        names.retain(|name| name != storage::RESERVE_FILE);
+        let name = &names[which.index(names.len())];
+        for forgery in &forgeries {
+            forge(&disk, name, forgery);
+        }
+        let forged = disk.after_kill();
+        let lived = live(&disk);
+        let checked = storage::check::verify(&forged, &[], &mut |_| {});
+        let problems = checked.map(|report| report.problems).map_err(|error| error.to_string());
+        if let Err(why) = lived {
+            prop_assert!(!why.is_empty());
+            let is_told = problems.as_ref().is_ok_and(|problems| !problems.is_empty());
+            prop_assert!(is_told, "{name} is refused, and a check says: {problems:?}. {why}");
+        }
+        prop_assert!(problems.is_ok(), "{name}: {problems:?}");
+    }
+}
+
+/// What the forgeries above rest on: where nothing is forged, all is well; and a checksum that was made right
+/// is right.
+#[test]
+fn a_forgery_that_changes_nothing_changes_nothing() {
+    let disk = store().after_kill();
+    for name in disk.names() {
+        let mut bytes = disk.bytes(&name);
+        let good = bytes.clone();
+        for at in [0, 20, 70, 200, 300, 4200] {
+            if at < bytes.len() && (at < 48 || name != "bound") {
+                make_whole(&name, &mut bytes, at);
+                assert!(bytes == good, "{name}, {at}");
+            }
+        }
+    }
+    assert_eq!(storage::check::verify(&disk, &[], &mut |_| {}).unwrap().problems, [""; 0]);
+    live(&disk).unwrap();
+}

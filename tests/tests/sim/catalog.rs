@@ -1,0 +1,86 @@
+//! The node's catalog, which outlives it: on a real directory, since sled knows no other. A life finds what
+//! the last one left, which after a loss of power knows of more than the journal has; or what an earlier
+//! one left; or nothing.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{env, fs, io, process};
+
+use crate::chance::Chance;
+
+/// How many catalogs of earlier lives are kept.
+const KEPT: u64 = 5;
+/// Tells worlds of one process apart.
+static WORLDS: AtomicU64 = AtomicU64::new(0);
+
+/// What a life finds of the catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Left {
+    /// What the last life left.
+    Last,
+    /// What an earlier life left.
+    Stale,
+    /// Nothing.
+    Nothing,
+}
+
+/// The catalogs of all lives in a world, each in a directory of its own.
+#[derive(Debug)]
+pub(crate) struct Catalogs {
+    root: PathBuf,
+    lives: u64,
+}
+
+impl Catalogs {
+    pub(crate) fn new() -> Catalogs {
+        let (process, world) = (process::id(), WORLDS.fetch_add(1, Ordering::Relaxed));
+        let root = env::temp_dir().join(format!("freezeframe-sim-{process}-{world}"));
+        Catalogs { root, lives: 0 }
+    }
+
+    fn of(&self, life: u64) -> PathBuf {
+        self.root.join(life.to_string())
+    }
+
+    /// The directory for the next life, and what is in it.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub(crate) fn next(&mut self, chance: &mut Chance) -> io::Result<(PathBuf, Left)> {
+        let (left, back) = match chance.below(6) {
+            0 => (Left::Nothing, None),
+            1..3 => (Left::Stale, Some(chance.between(2, KEPT))),
+            _ => (Left::Last, Some(1)),
+        };
+        self.lives += 1;
+        let directory = self.of(self.lives);
+        let from = back.and_then(|back| self.lives.checked_sub(back)).filter(|from| *from > 0);
+        if let Some(gone) = self.lives.checked_sub(KEPT + 1) {
+            let _ = fs::remove_dir_all(self.of(gone));
+        }
+        match from {
+            Some(from) => copy(&self.of(from), &directory).map(|()| (directory, left)),
+            None => Ok((directory, Left::Nothing)),
+        }
+    }
+}
+
+/// The last life may have it open still: it is copied as it is.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy(&entry.path(), &to)?,
+            false => drop(fs::copy(entry.path(), to)?),
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Catalogs {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
