@@ -382,7 +382,7 @@ impl Page<'_> {
         if !self.has(Section::Pins) {
             return Ok(behind);
         }
-        let log = self.engine.store.log(NAMESPACE_LOG);
+        let log = self.engine.store.log(NAMESPACE_LOG)?;
         let (first, end) = (tip_at(&log, self.from)?.end, tip_at(&log, self.until)?.end);
         let mut next = from.max(first);
         let mut events = Events::new(&log, next);

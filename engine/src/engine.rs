@@ -18,8 +18,8 @@ use storage::log::Watcher;
 use storage::proof::SigningKey;
 use storage::timekeeper::Timekeeper;
 use storage::{
-    Append, AppendError, Appended, Durability, HistoryStats, LogId, Offset, OpenError, Payload,
-    Piece, Replay, Replayed, Results, Stats, Store,
+    Append, AppendError, Appended, Durability, HistoryStats, Log, LogId, LogSource, Offset,
+    OpenError, Payload, Piece, Replay, Replayed, Results, Stats, Store,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, oneshot};
 
@@ -136,6 +136,7 @@ pub(crate) struct Shared {
 /// Topics, groups, and their past.
 pub struct Engine {
     pub(crate) store: Arc<Store<Stager>>,
+    pub(crate) groups_log: Arc<Log>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) format: Arc<dyn Format>,
     pub(crate) options: EngineOptions,
@@ -229,6 +230,7 @@ impl Engine {
             move || told.notify_waiters(),
         )?;
         let store = Arc::new(store);
+        let groups_log = store.log(GROUPS_LOG).map_err(OpenError::Disk)?;
         if !options.storage.tended_by_hand && !options.storage.driven_by_hand {
             store.tend_in_background(options.signing_key.clone()).map_err(OpenError::Disk)?;
         }
@@ -255,6 +257,7 @@ impl Engine {
         .map_err(|error| OpenError::Disk(std::io::Error::other(error)))?;
         let engine = Engine {
             store,
+            groups_log,
             shared,
             format,
             flight,
@@ -283,7 +286,7 @@ impl Engine {
         let logs = self.store.log_source();
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
             for applying in receiver {
-                make_true(&shared, applying, &*logs);
+                make_true(&shared, applying, &logs);
             }
         })?;
         *self.thread.lock() = Some(thread);
@@ -296,7 +299,7 @@ impl Engine {
         let Some(receiver) = receiver.as_ref() else { return false };
         let (logs, mut any) = (self.store.log_source(), false);
         for applying in receiver.try_iter() {
-            make_true(&self.shared, applying, &*logs);
+            make_true(&self.shared, applying, &logs);
             any = true;
         }
         any
@@ -667,7 +670,8 @@ impl Engine {
             note,
         };
         let (done, applied) = oneshot::channel();
-        let log = self.store.log(log);
+        let log = self.store.log(log)?;
+        let held = self.logs_made(&event)?;
         self.store.append(vec![append], Durability::Synced, move |results| {
             let result = results.into_iter().next().expect("one append has one result");
             match result {
@@ -675,6 +679,7 @@ impl Engine {
                     let entry = log.entry_at(base).ok().flatten();
                     let position = entry.map_or(0, |entry| entry.position);
                     // The applier lives as long as the store.
+                    drop(held);
                     let _ = applier.send(Applying { event, stamp, position, done, changing });
                 }
                 Err(error) => {
@@ -683,6 +688,18 @@ impl Engine {
             }
         });
         Ok(applied)
+    }
+
+    /// The logs of the partitions that an event makes: an event in the journal has to be applied, so what
+    /// they are is read before.
+    fn logs_made(&self, event: &Event) -> Result<Vec<Arc<Log>>, EngineError> {
+        let (first, count) = match event {
+            Event::TopicCreated { first_log, partitions, .. } => (*first_log, *partitions),
+            Event::PartitionsAdded { first_log, more, .. } => (*first_log, *more),
+            _ => return Ok(Vec::new()),
+        };
+        let logs = (first..first + u64::from(count)).map(|log| self.store.log(LogId(log)));
+        Ok(logs.collect::<std::io::Result<_>>()?)
     }
 
     /// What an event means to the writer's thread. Whoever changes a topic holds `changing`.
@@ -730,7 +747,7 @@ impl Engine {
     pub(crate) fn namespace_has(&self, cut: Cut) -> std::io::Result<bool> {
         let applied = Hlc::from_bits(self.shared.applied.load(Ordering::Acquire));
         for log in [NAMESPACE_LOG, GROUPS_LOG] {
-            let log = self.store.log(log);
+            let log = self.store.log(log)?;
             // What the log has in all, the cut has at the most.
             if log.tip().stamp > applied && tip_at(&log, cut)?.stamp > applied {
                 return Ok(false);
@@ -763,13 +780,13 @@ pub(crate) fn flatten(error: AppendError<EngineError>) -> EngineError {
     match error {
         AppendError::Refused(refusal) => refusal,
         AppendError::Time(error) => EngineError::Fenced(error.to_string()),
-        AppendError::Disk(why) => EngineError::Disk(why),
+        AppendError::Disk(why) | AppendError::Index(why) => EngineError::Disk(why),
         AppendError::Stopped(why) => EngineError::Stopping(why),
     }
 }
 
 /// Applies an event, and tells whoever asked for it.
-fn make_true(shared: &Shared, applying: Applying, logs: &dyn Fn(LogId) -> Arc<storage::Log>) {
+fn make_true(shared: &Shared, applying: Applying, logs: &LogSource) {
     let Applying { event, stamp, position, done, changing } = applying;
     let result = match shared.failed.get() {
         Some(why) => Err(EngineError::Disk(Arc::clone(why))),
@@ -795,7 +812,7 @@ fn apply(
     event: &Event,
     stamp: Hlc,
     position: u64,
-    logs: &dyn Fn(LogId) -> Arc<storage::Log>,
+    logs: &LogSource,
 ) -> Result<(), EngineError> {
     let deleted = match event {
         Event::TopicDeleted { id } => {
@@ -813,7 +830,9 @@ fn apply(
 /// Makes the namespace anew from its log, and brings the catalog up to date from both logs.
 fn replay_events(store: &Store<Stager>, shared: &Arc<Shared>) -> Result<(), String> {
     let logs = store.log_source();
-    let (names, groups) = (store.log(NAMESPACE_LOG), store.log(GROUPS_LOG));
+    let fail = |error: std::io::Error| error.to_string();
+    let names = store.log(NAMESPACE_LOG).map_err(fail)?;
+    let groups = store.log(GROUPS_LOG).map_err(fail)?;
     let catalog = shared.groups.catalog();
     let lost_to = groups.horizon().lost_to;
     let mut seen = catalog.applied().map_err(|error| error.to_string())?;
@@ -831,7 +850,6 @@ fn replay_events(store: &Store<Stager>, shared: &Arc<Shared>) -> Result<(), Stri
     }
     // What was restated knows of the deletions before.
     let floor = seen.map_or(lost_to, |seen| seen.stamp);
-    let fail = |error: std::io::Error| error.to_string();
     let unseen = match seen {
         Some(applied) => groups.offset_at(Cut::through(applied.stamp)).map_err(fail)?,
         None => Offset(0),
@@ -849,7 +867,7 @@ fn replay_events(store: &Store<Stager>, shared: &Arc<Shared>) -> Result<(), Stri
             }
             _ => None,
         };
-        shared.namespace.write().apply(&event, stamp, &*logs)?;
+        shared.namespace.write().apply(&event, stamp, &logs)?;
         if deleted.is_some() && stamp > floor {
             let applied = shared.groups.apply(&event, stamp, position, deleted.as_deref());
             applied.map_err(|error| error.to_string())?;

@@ -107,7 +107,7 @@ impl Files {
         flight: (Arc<Semaphore>, usize),
         options: FileOptions,
     ) -> Result<Files, FileError> {
-        let names = Names::open(store.log(FILES_LOG), shared)?;
+        let names = Names::open(store.log(FILES_LOG)?, shared)?;
         Ok(Files(Arc::new(Inner {
             store,
             names,

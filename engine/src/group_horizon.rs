@@ -46,7 +46,7 @@ struct Going {
 impl Engine {
     /// Whether committed offsets and groups can still be read at `cut`.
     pub(crate) fn check_groups_kept(&self, cut: Cut) -> Result<(), SeekError> {
-        let horizon = self.store.log(GROUPS_LOG).horizon();
+        let horizon = self.groups_log.horizon();
         if is_kept(&horizon, cut) {
             return Ok(());
         }
@@ -55,7 +55,7 @@ impl Engine {
 
     /// The earliest bound of a cut at which committed offsets and groups can be read.
     pub fn offsets_horizon(&self) -> Hlc {
-        earliest(&self.store.log(GROUPS_LOG).horizon())
+        earliest(&self.groups_log.horizon())
     }
 
     /// How many bytes of events of offsets and groups are kept.
@@ -63,7 +63,7 @@ impl Engine {
     /// # Errors
     /// An index cannot be read.
     pub fn offsets_bytes(&self) -> Result<u64, EngineError> {
-        Ok(self.store.log(GROUPS_LOG).bytes()?)
+        Ok(self.groups_log.bytes()?)
     }
 
     /// Gives up what committed offsets and groups were longer ago than is to be read, if that is worth
@@ -96,7 +96,7 @@ impl Engine {
         // A clock that cannot be trusted makes nothing old.
         let Some(now) = self.time_to_give_up() else { return Ok(None) };
         let until = self.offsets_until(now);
-        let log = self.store.log(GROUPS_LOG);
+        let log = &self.groups_log;
         let tip = log.tip_at(until)?;
         // What the cut admits has to be in the catalog, which is asked what was there.
         if tip.end <= log.start() || !self.namespace_has(until)? {

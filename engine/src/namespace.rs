@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc, SysTime, TOPIC_MARK};
-use storage::{Log, LogId, Offset};
+use storage::{Log, LogId, LogSource, Offset};
 
 use crate::config::TopicConfig;
 use crate::error::EngineError;
@@ -109,12 +109,19 @@ impl Topic {
     }
 
     /// Adds `count` partitions, whose logs follow `first_log`.
-    fn add_partitions(&mut self, count: u32, first_log: u64, log: &dyn Fn(LogId) -> Arc<Log>) {
+    fn add_partitions(
+        &mut self,
+        count: u32,
+        first_log: u64,
+        log: &LogSource,
+    ) -> Result<(), String> {
         let from = self.partitions.len() as u32;
-        self.partitions.extend((0..count).map(|nth| {
-            let log = log(LogId(first_log + u64::from(nth)));
-            Arc::new(Partition { index: from + nth, log, rules: Arc::clone(&self.rules) })
-        }));
+        for nth in 0..count {
+            let log = log(LogId(first_log + u64::from(nth))).map_err(|error| error.to_string())?;
+            let rules = Arc::clone(&self.rules);
+            self.partitions.push(Arc::new(Partition { index: from + nth, log, rules }));
+        }
+        Ok(())
     }
 
     /// What its settings say of user time; none where that is the records' own timestamp, in any order.
@@ -264,14 +271,14 @@ impl Namespace {
         &mut self,
         event: &Event,
         stamp: Hlc,
-        log: &dyn Fn(LogId) -> Arc<Log>,
+        log: &LogSource,
     ) -> Result<(), String> {
         match event {
             Event::TopicCreated { name, id, first_log, partitions, configs } => {
                 let name: Arc<str> = name.as_str().into();
                 let config = TopicConfig::new(configs.clone()).map_err(|e| e.to_string())?;
                 let mut topic = Topic::new(Arc::clone(&name), *id, stamp, config);
-                topic.add_partitions(*partitions, *first_log, log);
+                topic.add_partitions(*partitions, *first_log, log)?;
                 self.next_log = self.next_log.max(first_log + u64::from(*partitions));
                 self.names.entry(name).or_default().push(*id);
                 self.put(*id, stamp, Some(topic))
@@ -280,7 +287,7 @@ impl Namespace {
             Event::PartitionsAdded { id, first_log, more } => {
                 let Some(topic) = self.topic_by_id(id).cloned() else { return Ok(()) };
                 let mut changed = topic.copy();
-                changed.add_partitions(*more, *first_log, log);
+                changed.add_partitions(*more, *first_log, log)?;
                 self.next_log = self.next_log.max(first_log + u64::from(*more));
                 self.put(*id, stamp, Some(changed))
             }

@@ -171,7 +171,7 @@ fn by_length(criterion: &mut Criterion) {
         for _ in 0..target / 1_000 {
             rig.append((0..1_000).map(|_| append(target, &[7; 16])).collect(), Durability::Written);
         }
-        let log = rig.store.log(LogId(target));
+        let log = rig.store.log(LogId(target)).expect("an index");
         let first = log
             .entry_at(storage::Offset(0))
             .expect("an index")

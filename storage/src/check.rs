@@ -19,7 +19,8 @@ use hlc::Hlc;
 
 use crate::disk::{Disk, DiskFile, read_exact_at};
 use crate::filed::{base_name, filed_name, index_name};
-use crate::history::HistoryError;
+use crate::history::{HistoryError, head_tables};
+use crate::index::BlockCache;
 use crate::journal::{
     Damage, FRAME_BYTES, Found, FoundFrame, FrameError, FrameReader, RecoverError,
     SEGMENT_HEADER_BYTES, SegmentHeader, segment_name, segment_start,
@@ -341,6 +342,8 @@ fn leftovers(disk: &dyn Disk, manifest: &Manifest) -> io::Result<Vec<String>> {
         named.insert(index_name(&data));
         named.insert(data);
     }
+    let cache = Arc::new(BlockCache::new(0));
+    named.extend(head_tables(disk, manifest, &cache)?.iter().map(|table| table.name().to_owned()));
     let is_known = |name: &str| {
         named.contains(name)
             || segment_start(name).is_some_and(|start| start >= manifest.indexed_to)

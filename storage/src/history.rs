@@ -11,8 +11,10 @@
 mod filing;
 mod giving_up;
 mod indexing;
+mod loading;
 mod opening;
 mod proving;
+mod rebuilding;
 mod replacing;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -23,13 +25,14 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::disk::Disk;
-use crate::index::{BlockCache, Tip};
+use crate::index::{BlockCache, HeadTable};
 use crate::journal::{Segment, Segments};
-use crate::log::{Beginning, Log, LogId, Offset};
-use crate::manifest::{Horizon, Manifest};
+use crate::log::{Base, Beginning, Log, LogId, Offset, Reached};
+use crate::manifest::Manifest;
 use crate::part::Parts;
 use crate::proof::SigningKey;
 pub use giving_up::Freed;
+pub(crate) use loading::head_tables;
 pub use opening::HistoryError;
 pub(crate) use opening::Opened;
 pub use replacing::{Compacted, Emit, Fill, Kept};
@@ -77,7 +80,18 @@ pub(crate) struct History {
     pub(crate) parts: Arc<Parts>,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) stats: HistoryStats,
+    /// The logs that are in memory. Locked behind the manifest, where both are.
     logs: RwLock<HashMap<LogId, Arc<Log>>>,
+    /// What stands in for the beginnings of logs that have not come into memory yet.
+    unloaded_bases: Mutex<HashMap<LogId, Arc<Base>>>,
+    /// How often logs were dropped from memory.
+    dropped: AtomicU64,
+    /// So many logs that nobody uses may be in memory.
+    idle_logs_max: usize,
+    /// So many parts may have no head table.
+    uncovered_parts_max: usize,
+    /// Head tables, by position, without gaps from the journal's beginning.
+    tables: RwLock<Arc<[Arc<HeadTable>]>>,
     manifest: Mutex<Manifest>,
     /// Held by what removes or replaces files: one at a time.
     reclaiming: Mutex<Reclaiming>,
@@ -85,6 +99,8 @@ pub(crate) struct History {
     unnamed: Mutex<Vec<String>>,
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// Held by whoever tends.
+    tending: Mutex<()>,
     /// Whether proofs are written, up to where they are, and what signs them.
     proves: bool,
     proved_to: AtomicU64,
@@ -125,18 +141,6 @@ struct Reclaiming {
 }
 
 impl History {
-    /// The log `id`.
-    pub(crate) fn log(&self, id: LogId) -> Arc<Log> {
-        if let Some(log) = self.logs.read().get(&id) {
-            return Arc::clone(log);
-        }
-        let mut logs = self.logs.write();
-        // The manifest says nothing of it: whatever it names was made at the start.
-        let beginning = Beginning { horizon: Horizon::default(), base: None };
-        let new = || self.new_log(id, Tip::NONE, beginning);
-        Arc::clone(logs.entry(id).or_insert_with(new))
-    }
-
     /// Puts `next` in place of the manifest, here and on stable storage.
     ///
     /// # Errors
@@ -168,13 +172,13 @@ impl History {
         self.commit(&mut manifest, next)
     }
 
-    fn new_log(&self, id: LogId, sealed: Tip, beginning: Beginning) -> Arc<Log> {
+    fn new_log(&self, id: LogId, reached: Reached, beginning: Beginning) -> Arc<Log> {
         let (segments, parts) = (Arc::clone(&self.segments), Arc::clone(&self.parts));
-        Arc::new(Log::new(id, segments, parts, sealed, beginning))
+        Arc::new(Log::new(id, segments, parts, reached, beginning))
     }
 
-    /// All logs, by id.
-    pub(crate) fn logs(&self) -> Vec<Arc<Log>> {
+    /// The logs that are in memory, by id.
+    fn loaded(&self) -> Vec<Arc<Log>> {
         let mut logs: Vec<Arc<Log>> = self.logs.read().values().cloned().collect();
         logs.sort_by_key(|log| log.id);
         logs
@@ -224,12 +228,21 @@ impl History {
     /// # Errors
     /// The disk fails; what was not done is tried again.
     pub(crate) fn tend(&self) -> io::Result<()> {
+        let _tending = self.tending.lock();
+        self.tend_alone()
+    }
+
+    fn tend_alone(&self) -> io::Result<()> {
         // One thing that cannot be done keeps no other from being done.
         let mut failed = self.rebuild_suspects().map(drop);
         let mut given_up = HashSet::new();
         loop {
             // What is sealed meanwhile is held in memory: it comes first, again and again.
             while self.index_next()? {}
+            self.drop_idle();
+            if failed.is_ok() {
+                failed = self.gather_heads();
+            }
             if failed.is_ok() {
                 match self.prove_next() {
                     Ok(false) => {}
@@ -245,7 +258,7 @@ impl History {
         }
         // Damage may have been found on the way.
         let rebuilt = self.rebuild_suspects()?;
-        if rebuilt > 0 { self.tend() } else { failed }
+        if rebuilt > 0 { self.tend_alone() } else { failed }
     }
 
     /// Tends until the store is closed: the life of a thread.

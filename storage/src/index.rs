@@ -4,20 +4,21 @@
 //! What holds true of it:
 //! - It is soft: everything in it can be made again from the data file beside it and the index of
 //!   the stretch before.
-//! - Its directory has every log that the store knew at the end of the stretch, and how far that log
-//!   had come. So the newest index is a checkpoint, and the stretch that holds an offset is found by
-//!   bisecting over directories, with nothing about any log held in memory.
+//! - Its directory has the logs that have entries in the stretch, how far each had come, and where its
+//!   earlier runs stand. So it costs what it holds, however many logs there are or were; and the run
+//!   that holds an offset is found by following links, with nothing about any log held in memory.
 //! - Every block is checked when it is read.
 //!
 //! `docs/FORMAT.md` has the layout.
 
 mod blocks;
 mod build;
+mod heads;
 mod record;
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hlc::Hlc;
 
@@ -26,13 +27,17 @@ use crate::log::LogId;
 pub use blocks::BlockCache;
 use blocks::{Blocks, CONTENT_BYTES, INDEX_BLOCK_BYTES, LEAD_BYTES, open_block, seal_block};
 pub(crate) use build::IndexBuilder;
-pub use record::{Placed, Run, Tip};
-use record::{RECORD_BYTES, RecordBytes};
+pub use heads::{Head, HeadTable, heads_name, heads_stretch};
+pub(crate) use heads::{HeadSource, write_heads};
+use record::{ENTRY_BYTES, RUN_BYTES};
+pub use record::{Links, Placed, Run, RunPlace, Tip};
 
 const MAGIC: &[u8; 8] = b"FFINDEX1";
-const VERSION: u32 = 1;
-/// How many records a block holds.
-const RECORDS: u64 = (CONTENT_BYTES / RECORD_BYTES) as u64;
+const VERSION: u32 = 2;
+/// How many entries a block holds.
+const ENTRIES: u64 = (CONTENT_BYTES / ENTRY_BYTES) as u64;
+/// How many runs a block holds.
+const RUNS: u64 = (CONTENT_BYTES / RUN_BYTES) as u64;
 /// No store has more logs than this.
 const RUNS_MAX: u64 = 1 << 40;
 /// No stage remembers more than this.
@@ -108,11 +113,11 @@ impl IndexHeader {
     }
 
     fn run_block(&self) -> u64 {
-        1 + self.entries.div_ceil(RECORDS)
+        1 + self.entries.div_ceil(ENTRIES)
     }
 
     fn state_block(&self) -> u64 {
-        self.run_block() + self.runs.div_ceil(RECORDS)
+        self.run_block() + self.runs.div_ceil(RUNS)
     }
 
     /// The length of the whole file.
@@ -127,6 +132,8 @@ pub struct Index {
     /// What it says of itself.
     pub header: IndexHeader,
     blocks: Blocks,
+    /// The last log that has a run, once somebody asked: a log that was just made is in none.
+    last_log: OnceLock<LogId>,
 }
 
 impl std::fmt::Debug for Index {
@@ -163,7 +170,7 @@ impl Index {
             return Ok(None);
         }
         let blocks = Blocks::new(name.to_owned(), file, Arc::clone(cache), start);
-        Ok(Some(Index { header, blocks }))
+        Ok(Some(Index { header, blocks, last_log: OnceLock::new() }))
     }
 
     /// Opens an index of which nothing is known, to look at it: it may be longer or shorter than it
@@ -179,7 +186,8 @@ impl Index {
         let start = u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes of a block"));
         let Some(header) = IndexHeader::decode(&bytes, start) else { return Ok(None) };
         let cache = Arc::new(BlockCache::new(0));
-        Ok(Some(Index { header, blocks: Blocks::new(name.to_owned(), file, cache, start) }))
+        let blocks = Blocks::new(name.to_owned(), file, cache, start);
+        Ok(Some(Index { header, blocks, last_log: OnceLock::new() }))
     }
 
     /// Its name in the journal's directory.
@@ -187,15 +195,16 @@ impl Index {
         &self.blocks.name
     }
 
-    fn record<T>(
+    fn record<T, const BYTES: usize>(
         &self,
         from_block: u64,
         number: u64,
-        read: impl FnOnce(&RecordBytes) -> T,
+        read: impl FnOnce(&[u8]) -> T,
     ) -> io::Result<T> {
-        let block = self.blocks.get(from_block + number / RECORDS)?;
-        let at = LEAD_BYTES + (number % RECORDS) as usize * RECORD_BYTES;
-        Ok(read(block[at..at + RECORD_BYTES].try_into().expect("a record lies within its block")))
+        let records = (CONTENT_BYTES / BYTES) as u64;
+        let block = self.blocks.get(from_block + number / records)?;
+        let at = LEAD_BYTES + (number % records) as usize * BYTES;
+        Ok(read(&block[at..at + BYTES]))
     }
 
     /// Entry `number`.
@@ -204,7 +213,7 @@ impl Index {
     /// It cannot be read, or is damaged.
     pub fn entry(&self, number: u64) -> io::Result<Placed> {
         assert!(number < self.header.entries, "an entry that is not there");
-        self.record(1, number, Placed::decode)
+        self.record::<_, ENTRY_BYTES>(1, number, Placed::decode)
     }
 
     /// The first entry in `range` that is not `before`; entries of which that is true stand first.
@@ -222,9 +231,9 @@ impl Index {
     /// It cannot be read, or is damaged.
     pub fn run_at(&self, number: u64) -> io::Result<Run> {
         assert!(number < self.header.runs, "a run that is not there");
-        let run = self.record(self.header.run_block(), number, Run::decode)?;
+        let run = self.record::<_, RUN_BYTES>(self.header.run_block(), number, Run::decode)?;
         if run.count > self.header.entries || run.first > self.header.entries - run.count {
-            return Err(self.blocks.damaged(self.header.run_block() + number / RECORDS));
+            return Err(self.blocks.damaged(self.header.run_block() + number / RUNS));
         }
         Ok(run)
     }
@@ -234,14 +243,46 @@ impl Index {
     /// # Errors
     /// It cannot be read, or is damaged.
     pub fn run(&self, log: LogId) -> io::Result<Option<Run>> {
+        Ok(self.find_run(log)?.map(|(_, run)| run))
+    }
+
+    /// The run of `log`, and its number.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn find_run(&self, log: LogId) -> io::Result<Option<(u64, Run)>> {
+        if self.last_log()?.is_none_or(|last| log > last) {
+            return Ok(None);
+        }
         let from = self.header.run_block();
         let number = bisect(0..self.header.runs, |number| {
-            self.record(from, number, |bytes| Run::decode(bytes).log < log)
+            self.record::<_, RUN_BYTES>(from, number, |bytes| Run::decode(bytes).log < log)
         })?;
         if number == self.header.runs {
             return Ok(None);
         }
-        Ok(Some(self.run_at(number)?).filter(|run| run.log == log))
+        let run = self.run_at(number)?;
+        Ok((run.log == log).then_some((number, run)))
+    }
+
+    fn last_log(&self) -> io::Result<Option<LogId>> {
+        let Some(last) = self.header.runs.checked_sub(1) else { return Ok(None) };
+        if let Some(log) = self.last_log.get() {
+            return Ok(Some(*log));
+        }
+        let log = self.run_at(last)?.log;
+        Ok(Some(*self.last_log.get_or_init(|| log)))
+    }
+
+    /// The run of `log`, which may be number `hint`.
+    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<Run>> {
+        if hint < self.header.runs {
+            let run = self.run_at(hint)?;
+            if run.log == log {
+                return Ok(Some(run));
+            }
+        }
+        self.run(log)
     }
 
     /// What the stage remembered at the end of the stretch, if that is known.
@@ -266,19 +307,7 @@ impl Index {
     /// # Errors
     /// The disk fails.
     pub fn damaged_blocks(&self) -> io::Result<Vec<u64>> {
-        let mut damaged = Vec::new();
-        for number in 0..self.header.length() / INDEX_BLOCK_BYTES as u64 {
-            match self.blocks.get(number) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => damaged.push(number),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    damaged.push(number);
-                    break;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(damaged)
+        self.blocks.damaged_among(self.header.length() / INDEX_BLOCK_BYTES as u64)
     }
 
     /// Reads every block anew; the numbers of those that are damaged.

@@ -22,14 +22,13 @@ use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use crate::data_file::DataFile;
-use crate::index::{Placed, Tip};
+use crate::index::{Placed, RunPlace, Tip};
 use crate::journal::{FRAME_BYTES, Frame, Segments};
 use crate::manifest::Horizon;
 use crate::part::Parts;
 use crate::tail::Payload;
-pub(crate) use sealed::Base;
-pub(crate) use sealed::Sealed;
 use sealed::Spot;
+pub(crate) use sealed::{Base, FoundRun, Sealed};
 
 /// Names a log within its store.
 #[derive(
@@ -166,6 +165,12 @@ pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> io::Resul
     Ok(bytes.into())
 }
 
+fn reserve_one<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() == 0 {
+        queue.reserve_exact(1);
+    }
+}
+
 /// What of a log is in memory.
 struct State {
     /// The last entries.
@@ -178,6 +183,8 @@ struct State {
     tip: Tip,
     /// How far it had come where what is indexed in files ends.
     sealed: Tip,
+    /// Where its newest run stands there.
+    head: Option<RunPlace>,
     /// The position where that is.
     indexed_to: u64,
     base: Option<Arc<Base>>,
@@ -254,6 +261,13 @@ pub struct Log {
     watchers: Mutex<Vec<std::sync::Weak<dyn Watcher>>>,
 }
 
+/// How far a log had come in what is indexed in files, and where its newest run stands there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reached {
+    pub(crate) tip: Tip,
+    pub(crate) head: Option<RunPlace>,
+}
+
 /// What of a log has been given up, and what stands in for it: what the manifest says.
 #[derive(Debug)]
 pub(crate) struct Beginning {
@@ -262,20 +276,21 @@ pub(crate) struct Beginning {
 }
 
 impl Log {
-    /// A log that had come as far as `sealed` in what is indexed in files.
+    /// A log that had come as far as `reached` in what is indexed in files.
     pub(crate) fn new(
         id: LogId,
         segments: Arc<Segments>,
         parts: Arc<Parts>,
-        sealed: Tip,
+        reached: Reached,
         beginning: Beginning,
     ) -> Log {
         let state = State {
             entries: VecDeque::new(),
             recent: VecDeque::new(),
             let_go: 0,
-            tip: sealed,
-            sealed,
+            tip: reached.tip,
+            sealed: reached.tip,
+            head: reached.head,
             indexed_to: 0,
             base: beginning.base,
             horizon: beginning.horizon,
@@ -293,8 +308,11 @@ impl Log {
         entry.bytes = tip.bytes + u64::from(entry.length);
         entry.chain = Entry::link(tip.chain, &entry);
         state.tip = Tip::of(&entry, entry.user_peak);
+        // Most logs of files have one entry: there may be very many of them.
+        reserve_one(&mut state.entries);
         state.entries.push_back(entry);
         if let Some(payload) = payload {
+            reserve_one(&mut state.recent);
             state.recent.push_back(payload);
         }
     }
@@ -311,20 +329,30 @@ impl Log {
 
     /// The entries in memory that lie in the journal from `start` to `end`, and how far the log had
     /// come at `start`, which is where what is indexed in files ends.
-    pub(crate) fn unindexed(&self, start: u64, end: u64) -> (Tip, Vec<Entry>) {
+    pub(crate) fn unindexed(&self, start: u64, end: u64) -> (Reached, Vec<Entry>) {
         let state = self.state.read();
         assert!(state.indexed_to <= start, "stretches are indexed in order");
         let from = state.entries.partition_point(|entry| entry.frame() < start);
         let to = state.entries.partition_point(|entry| entry.frame() < end);
-        (state.sealed, state.entries.range(from..to).copied().collect())
+        let reached = Reached { tip: state.sealed, head: state.head };
+        (reached, state.entries.range(from..to).copied().collect())
     }
 
     /// Says that everything below `position` is found in files now, and how far the log had come.
-    pub(crate) fn set_indexed(&self, position: u64, tip: Tip) {
+    pub(crate) fn set_indexed(&self, position: u64, reached: Reached) {
         let mut state = self.state.write();
         state.indexed_to = position;
-        state.sealed = tip;
+        (state.sealed, state.head) = (reached.tip, reached.head);
         state.release();
+    }
+
+    /// Whether nothing of it is known here that files do not say.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state.read();
+        state.entries.is_empty()
+            && state.let_go == 0
+            && state.base.is_none()
+            && self.watchers.lock().is_empty()
     }
 
     /// Says what of it has been given up, and what stands in for it.
@@ -391,6 +419,7 @@ impl Log {
             parts: self.parts.all(),
             freed: state.horizon.freed,
             tip: state.sealed,
+            head: state.head,
         }
     }
 

@@ -118,15 +118,25 @@ impl Part {
         result
     }
 
-    /// The run of `log` in it.
-    pub(crate) fn run(&self, log: LogId) -> io::Result<Option<Run>> {
-        self.note(self.index().run(log))
+    /// The run of `log` in it, and its number.
+    pub(crate) fn find_run(&self, log: LogId) -> io::Result<Option<(u64, Run)>> {
+        self.note(self.index().find_run(log))
+    }
+
+    /// The run of `log` in it, which may be number `hint`.
+    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<Run>> {
+        self.note(self.index().run_near(log, hint))
     }
 }
 
 /// All parts, by position. Stretches of which nothing is kept are not among them.
 #[derive(Debug, Default)]
 pub struct Parts(RwLock<Arc<Vec<Arc<Part>>>>);
+
+/// The part that begins at `start`.
+pub(crate) fn part_at(parts: &[Arc<Part>], start: u64) -> Option<&Arc<Part>> {
+    parts.binary_search_by_key(&start, |part| part.start).ok().map(|place| &parts[place])
+}
 
 /// What holds of the list, and is bisected by.
 fn assert_order(parts: &[Arc<Part>]) {

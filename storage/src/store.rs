@@ -52,6 +52,11 @@ pub struct Options {
     pub tail_bytes_max: usize,
     /// How many bytes of index files stay in memory.
     pub index_bytes_max: usize,
+    /// How many logs that nobody uses stay in memory.
+    pub idle_logs_max: usize,
+    /// In so many of the newest parts a log that is not in memory is looked for one by one, before head
+    /// tables say where to look.
+    pub uncovered_parts_max: usize,
     /// Whether indexing and filing wait for [`Store::tend`], and are not done by a thread of their own.
     /// A run of a test replays only so.
     pub tended_by_hand: bool,
@@ -72,6 +77,8 @@ impl Default for Options {
             segment_frames_max: 100_000,
             tail_bytes_max: 64 << 20,
             index_bytes_max: 32 << 20,
+            idle_logs_max: 4096,
+            uncovered_parts_max: 8,
             tended_by_hand: false,
             driven_by_hand: false,
             proofs: true,
@@ -177,6 +184,9 @@ pub enum AppendError<R> {
     /// The disk did not take it; reads go on, and so will writes once there is room.
     #[error("the disk refused a write: {0}; free space on it")]
     Disk(Arc<str>),
+    /// How far the log has come cannot be read.
+    #[error("an index cannot be read: {0}; a damaged one is made anew: try again")]
+    Index(Arc<str>),
     /// The store takes no more writes.
     #[error("the store has stopped: {0}")]
     Stopped(Arc<str>),
@@ -187,6 +197,8 @@ pub type Results<R> = Vec<Result<Appended, AppendError<R>>>;
 
 struct Request<S: Stage> {
     appends: Vec<Append<S::Note>>,
+    /// The log of each.
+    logs: Vec<Arc<Log>>,
     durability: Durability,
     /// Whether it asks for a sync although the store does without.
     must_sync: bool,
@@ -314,7 +326,7 @@ impl<S: Stage> Shared<S> {
 }
 
 /// Gives the log of an id.
-pub type LogSource = Arc<dyn Fn(LogId) -> Arc<Log> + Send + Sync>;
+pub type LogSource = Arc<dyn Fn(LogId) -> io::Result<Arc<Log>> + Send + Sync>;
 
 /// Logs over one journal.
 pub struct Store<S: Stage> {
@@ -381,11 +393,11 @@ impl<S: Stage> Store<S> {
         let history = Arc::new(opened.into_history(
             Arc::clone(&disk),
             Arc::clone(&segments),
-            options.proofs,
+            &options,
             Arc::clone(&manifest_sequence),
         ));
         for (id, entries) in entries {
-            let held = history.log(id);
+            let held = history.log(id)?;
             for entry in entries {
                 // An assertion is for our own mistakes, and not for what a disk makes of our files.
                 let (log, expected) = (id, held.end());
@@ -496,7 +508,10 @@ impl<S: Stage> Store<S> {
     }
 
     /// The log `id`; empty if nothing was ever appended to it.
-    pub fn log(&self, id: LogId) -> Arc<Log> {
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn log(&self, id: LogId) -> io::Result<Arc<Log>> {
         self.shared.history.log(id)
     }
 
@@ -504,11 +519,6 @@ impl<S: Stage> Store<S> {
     pub fn log_source(&self) -> LogSource {
         let history = Arc::clone(&self.shared.history);
         Arc::new(move |id| history.log(id))
-    }
-
-    /// All logs to which something was ever appended, by id.
-    pub fn logs(&self) -> Vec<Arc<Log>> {
-        self.shared.history.logs()
     }
 
     /// Does the work that has gathered on what is sealed: indexes it, makes damaged indexes anew, and
@@ -541,8 +551,8 @@ impl<S: Stage> Store<S> {
     pub fn give_up(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
         // A horizon never lies behind what a crash leaves: offsets would be given out again. So it
         // ends where the log did before the sync.
-        let within = |(id, start): &(LogId, Offset)| (*id, (*start).min(self.log(*id).end()));
-        let starts: Vec<(LogId, Offset)> = starts.iter().map(within).collect();
+        let within = |(id, start): &(LogId, Offset)| Ok((*id, (*start).min(self.log(*id)?.end())));
+        let starts = starts.iter().map(within).collect::<io::Result<Vec<(LogId, Offset)>>>()?;
         self.sync()?;
         self.shared.history.give_up(&starts)
     }
@@ -582,8 +592,9 @@ impl<S: Stage> Store<S> {
     /// # Errors
     /// An index cannot be read.
     pub fn replaceable(&self, log: LogId, cut: Cut) -> io::Result<(Offset, Hlc)> {
-        let log = self.log(log);
-        let tip = log.sealed_now().tip_of_runs_in(cut)?;
+        let log = self.log(log)?;
+        let tip = log.sealed_now().tip_of_whole(|run| cut.admits(run.tip.stamp))?;
+        let tip = if cut.admits(tip.stamp) { tip } else { Tip::NONE };
         let tip = if log.horizon().admits_base(tip.end) { tip } else { Tip::NONE };
         Ok((tip.end, tip.stamp))
     }
@@ -668,15 +679,26 @@ impl<S: Stage> Store<S> {
                 "no payload is longer than {PAYLOAD_BYTES_MAX} bytes: {length}"
             );
         }
-        self.push(Request { appends, durability, must_sync: false, done: Box::new(done) });
+        let logs = appends.iter().map(|append| self.log(append.log)).collect::<io::Result<_>>();
+        let (logs, why) = match logs {
+            Ok(logs) => (logs, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let request = Request { appends, logs, durability, must_sync: false, done: Box::new(done) };
+        match why {
+            None => self.push(request),
+            Some(error) => {
+                complete(vec![fail(request, &AppendError::Index(error.to_string().into()))]);
+            }
+        }
     }
 
     /// Puts all that is visible on stable storage, whatever its appends and the options ask for, and then
     /// calls `done`; also if the store has stopped ([`Store::stopped`]).
     pub fn when_synced(&self, done: impl FnOnce() + Send + 'static) {
         let done = Box::new(move |_: Results<S::Refusal>| done());
-        let (appends, durability) = (Vec::new(), Durability::Synced);
-        self.push(Request { appends, durability, must_sync: true, done });
+        let (appends, logs, durability) = (Vec::new(), Vec::new(), Durability::Synced);
+        self.push(Request { appends, logs, durability, must_sync: true, done });
     }
 
     fn push(&self, request: Request<S>) {
@@ -944,8 +966,8 @@ impl<S: Stage> Writer<S> {
         let mut done: Vec<Done<S::Refusal>> = Vec::with_capacity(group.len());
         for request in group {
             let mut results = Vec::with_capacity(request.appends.len());
-            for append in request.appends {
-                results.push(self.lay_out(append, &mut ends, &mut laid));
+            for (append, log) in request.appends.into_iter().zip(request.logs) {
+                results.push(self.lay_out(append, log, &mut ends, &mut laid));
             }
             done.push((request.done, results));
         }
@@ -987,10 +1009,10 @@ impl<S: Stage> Writer<S> {
     fn lay_out(
         &mut self,
         mut append: Append<S::Note>,
+        log: Arc<Log>,
         ends: &mut HashMap<LogId, Offset>,
         laid: &mut Vec<Laid>,
     ) -> Result<Appended, AppendError<S::Refusal>> {
-        let log = self.shared.history.log(append.log);
         let base = *ends.entry(append.log).or_insert_with(|| log.end());
         let stamp = self.timekeeper.stamp().map_err(AppendError::Time)?;
         self.stage.stage(&mut append, base, stamp).map_err(AppendError::Refused)?;

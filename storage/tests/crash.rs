@@ -40,6 +40,8 @@ fn options(durability: Durability, segment_bytes_max: u64) -> Options {
         durability,
         segment_bytes_max,
         tail_bytes_max: 2048,
+        idle_logs_max: 0,
+        uncovered_parts_max: 1,
         tended_by_hand: true,
         driven_by_hand: true,
         ..Options::default()
@@ -136,7 +138,7 @@ impl Witness {
         let cut = Cut::below(Hlc::from_bits(frontier.next().bits() - back));
         assert!(cut.is_closed_by(frontier));
         for log in logs() {
-            let index = rig.store.log(log);
+            let index = rig.store.log(log).unwrap();
             let tip = index.tip_at(cut).expect("an index can be read");
             let (chain, offset) = (tip.chain, tip.end);
             self.answers.push(Answer { log, cut, offset, chain, from: self.visible });
@@ -151,7 +153,7 @@ impl Witness {
     /// Holds a reopened store to what was told before, of which `least` appends must be there.
     fn examine(&mut self, rig: &Rig, least: usize) {
         let found = rig.all(logs());
-        let start = |log: LogId| rig.store.log(log).start().0;
+        let start = |log: LogId| rig.store.log(log).unwrap().start().0;
         let is_kept = |log: LogId, end: u64| end > start(log);
         for (log, (acknowledged, asked)) in logs().zip(&mut self.starts) {
             let start = start(log);
@@ -167,7 +169,7 @@ impl Witness {
         replayed.sort_by_key(|seen| seen.stamp);
         assert!(found.ends_with(&replayed), "replay shows all since what the stage remembered");
         for (log, (acknowledged, asked)) in logs().zip(&mut self.compacted) {
-            let to = rig.store.log(log).horizon().compacted_to;
+            let to = rig.store.log(log).unwrap().horizon().compacted_to;
             assert!((*acknowledged..=*asked).contains(&to), "{log:?} was compacted to {to}");
             (*acknowledged, *asked) = (to, to);
         }
@@ -193,7 +195,7 @@ impl Witness {
             let mut end: Option<Offset> = None;
             for seen in found.iter().filter(|seen| seen.log == log) {
                 // What compaction left out lies below where it went.
-                let is_dense = seen.stamp >= rig.store.log(log).horizon().compacted_to;
+                let is_dense = seen.stamp >= rig.store.log(log).unwrap().horizon().compacted_to;
                 let follows = |end| if is_dense { seen.base == end } else { seen.base >= end };
                 assert!(end.is_none_or(follows), "offsets are dense: {seen:?} after {end:?}");
                 end = Some(Offset(seen.base.0 + u64::from(seen.count)));
@@ -204,13 +206,13 @@ impl Witness {
             assert!(late, "{seen:?} lies in what was promised closed");
         }
         self.answers.retain(|answer| {
-            let horizon = rig.store.log(answer.log).horizon();
+            let horizon = rig.store.log(answer.log).unwrap().horizon();
             answer.from <= survived
                 && answer.cut.bound() > horizon.lost_to
                 && answer.cut.bound() >= horizon.compacted_to
         });
         for answer in &self.answers {
-            let index = rig.store.log(answer.log);
+            let index = rig.store.log(answer.log).unwrap();
             let tip = index.tip_at(answer.cut).expect("an index can be read");
             assert_eq!((tip.end, tip.chain), (answer.offset, answer.chain), "{answer:?}");
         }
@@ -418,7 +420,7 @@ impl Machine {
 
     fn give_up(&mut self, rig: &Rig) {
         let log = LogId(self.random.below(LOGS));
-        let (held, told) = (rig.store.log(log), &mut self.witness.starts[log.0 as usize]);
+        let (held, told) = (rig.store.log(log).unwrap(), &mut self.witness.starts[log.0 as usize]);
         let back = if self.is_settling { 6 } else { held.end().0 + 1 };
         let to = held.end().0.saturating_sub(self.random.below(back));
         told.1 = told.1.max(to);
@@ -431,7 +433,7 @@ impl Machine {
     /// Replaces the beginning of a log by some of its entries, shortened; its last stays.
     fn replace(&mut self, rig: &Rig) {
         let log = LogId(self.random.below(LOGS));
-        let held = rig.store.log(log);
+        let held = rig.store.log(log).unwrap();
         let tip = held.tip();
         let reach = 16 + self.random.below(12);
         let back = self.random.below(1 << reach);
@@ -547,6 +549,8 @@ impl Machine {
                 }
                 Err(AppendError::Refused(_)) => assert_eq!(told.0.note, Verdict::Refuse),
                 Err(AppendError::Time(_)) => {}
+                // Nothing of it was written.
+                Err(AppendError::Index(why)) => assert!(self.may_fail(), "{why}"),
                 Err(AppendError::Disk(why)) => {
                     assert!(self.may_fail(), "a healthy disk refused a write: {why}");
                 }

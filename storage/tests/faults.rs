@@ -104,10 +104,10 @@ fn a_full_disk_refuses_a_group_whole_and_takes_appends_again_once_there_is_room(
     assert_eq!(rig.calls.commits.load(Ordering::SeqCst), commits);
     assert_eq!(rig.store.stopped(), None);
     assert_eq!(rig.read(LogId(1))[0].payload, b"before"[..], "reads go on");
-    assert_eq!(rig.store.log(LogId(2)).end(), Offset(0));
+    assert_eq!(rig.store.log(LogId(2)).unwrap().end(), Offset(0));
     disk.make_room();
     durably(&rig, 1, b"after");
-    assert_eq!(rig.store.log(LogId(1)).end(), Offset(2), "offsets are dense");
+    assert_eq!(rig.store.log(LogId(1)).unwrap().end(), Offset(2), "offsets are dense");
     let reopened = Rig::open(&disk.after_crash(|_| 0), options(), &clock).unwrap();
     let payloads: Vec<_> = reopened.replayed.iter().map(|seen| &seen.payload[..]).collect();
     assert_eq!(payloads, [&b"before"[..], b"after"]);
@@ -233,12 +233,15 @@ fn a_failed_sync_holds_the_frontier_below_the_group_that_may_be_found_later() {
     assert!(matches!(one(&rig, 1, b"lost?", Durability::Synced), Err(AppendError::Stopped(_))));
     clock.advance(Duration::from_millis(300));
     let frontier = rig.frontier();
-    let before = rig.store.log(LogId(1)).offset_at(Cut::through(frontier)).unwrap();
+    let before = rig.store.log(LogId(1)).unwrap().offset_at(Cut::through(frontier)).unwrap();
     rig.store.close();
     assert!(rig.frontier() >= frontier);
     let reopened = Rig::open(&disk.after_kill(), options(), &clock).unwrap();
     assert_eq!(reopened.replayed.len(), 2, "this test is about a group that is found");
-    assert_eq!(reopened.store.log(LogId(1)).offset_at(Cut::through(frontier)).unwrap(), before);
+    assert_eq!(
+        reopened.store.log(LogId(1)).unwrap().offset_at(Cut::through(frontier)).unwrap(),
+        before
+    );
 }
 
 #[test]
@@ -500,7 +503,7 @@ fn tiny_payloads_cannot_hold_far_more_memory_than_the_budget() {
     let options = Options { tail_bytes_max: 1000, ..Options::default() };
     let rig = Rig::open(&disk, options, &clock).unwrap();
     rig.append((0..500).map(|_| append(1, b"")).collect(), Durability::Written);
-    let pieces = rig.store.log(LogId(1)).read(Offset(0), Offset(500), usize::MAX).unwrap();
+    let pieces = rig.store.log(LogId(1)).unwrap().read(Offset(0), Offset(500), usize::MAX).unwrap();
     let in_memory =
         pieces.iter().filter(|piece| matches!(piece.data, storage::PieceData::Memory(_))).count();
     assert!(in_memory <= 20, "{in_memory} payloads are held");
@@ -569,7 +572,8 @@ fn payloads_of_any_length_read_back_from_a_real_disk_through_the_cache_and_aroun
             .collect();
     let examine = |rig: &Rig, count: usize| {
         let mut buffer = storage::LoadBuffer::default();
-        let pieces = rig.store.log(LogId(1)).read(Offset(0), Offset(u64::MAX), usize::MAX).unwrap();
+        let pieces =
+            rig.store.log(LogId(1)).unwrap().read(Offset(0), Offset(u64::MAX), usize::MAX).unwrap();
         assert_eq!(pieces.len(), count);
         for (piece, payload) in pieces.iter().zip(&payloads) {
             assert!(piece.read().unwrap() == payload[..]);

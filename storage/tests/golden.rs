@@ -154,7 +154,12 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
 /// of another replaced.
 fn a_filed_store() -> MemoryDisk {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
-    let options = Options { tended_by_hand: true, proofs: false, ..Options::default() };
+    let options = Options {
+        tended_by_hand: true,
+        proofs: false,
+        uncovered_parts_max: 0,
+        ..Options::default()
+    };
     let rig = Rig::open(&disk, options, &clock).unwrap();
     for nth in 0..3u8 {
         let first: Append<Verdict> = Append {
@@ -169,7 +174,7 @@ fn a_filed_store() -> MemoryDisk {
     rig.append(Vec::new(), Durability::Written);
     rig.store.tend().unwrap();
     let (until, stamp) = rig.store.replaceable(LogId(2), Cut::ALL).unwrap();
-    let last = rig.store.log(LogId(2)).piece_at(Offset(2)).unwrap().unwrap();
+    let last = rig.store.log(LogId(2)).unwrap().piece_at(Offset(2)).unwrap().unwrap();
     let compacted = Compacted { compacted_to: stamp.next(), clean_to: until };
     let replaced = rig.store.replace(
         LogId(2),
@@ -194,8 +199,9 @@ fn filed_files_indexes_and_the_manifest_are_written_byte_for_byte_as_documented(
     }
 }
 
-const FILED_STORE: [(&str, &str); 7] = [
+const FILED_STORE: [(&str, &str); 8] = [
     ("00000000000000000000.index", "index-0.hex"),
+    ("00000000000000000000-00000000000000000552.heads", "heads-0.hex"),
     ("00000000000000000000.1.filed", "filed-0.hex"),
     ("00000000000000000000.1.index", "filed-0-index.hex"),
     ("log-00000000000000000002.3.filed", "base-2.hex"),
@@ -218,7 +224,7 @@ fn f12_every_field_of_filed_files_stands_where_the_document_says() {
         let seeded = [&[0; 8], &(number as u64).to_le_bytes()[..], &block[4..]].concat();
         assert_eq!(u32_at(block, 0), crc32c::crc32c(&seeded), "block {number}");
     }
-    assert_eq!((u32_at(&index, 4), &index[8..16], u32_at(&index, 16)), (80, &b"FFINDEX1"[..], 1));
+    assert_eq!((u32_at(&index, 4), &index[8..16], u32_at(&index, 16)), (80, &b"FFINDEX1"[..], 2));
     assert_eq!([24, 32, 40, 48].map(|at| u64_at(&index, at)), [0, end, 6, 2]);
     assert_eq!((u64_at(&index, 56), u64_at(&index, 80)), (25, 1), "the state, and pieces");
     assert_eq!((index.len(), u32_at(&index, 4096 + 4)), (4 * 4096, 6));
@@ -226,9 +232,17 @@ fn f12_every_field_of_filed_files_stands_where_the_document_says() {
     assert_eq!((u64_at(second, 8), u32_at(second, 16), u32_at(second, 20)), (1, 1, 9));
     assert_eq!((u64_at(second, 40) as i64, u64_at(second, 48), u64_at(second, 56)), (-1, 7, 7));
     assert_eq!((u64_at(second, 64), u32_at(second, 92), second[96]), (18, 3, 16));
-    let run = &index[2 * 4096 + 8 + 104..];
+    let run = &index[2 * 4096 + 8 + 136..];
     assert_eq!([0, 8, 16, 24, 32, 40].map(|at| u64_at(run, at)), [2, 3, 3, 0, 3, 12]);
+    assert_eq!([96, 104, 112, 120, 128].map(|at| u64_at(run, at)), [u64::MAX, 0, u64::MAX, 0, 0]);
     assert_eq!(&index[3 * 4096 + 8..3 * 4096 + 33], b"what the stage remembered");
+
+    let heads = disk.bytes(&format!("{:020}-{end:020}.heads", 0));
+    assert_eq!((&heads[8..16], u32_at(&heads, 16)), (&b"FFHEADS1"[..], 1));
+    assert_eq!([24, 32, 40].map(|at| u64_at(&heads, at)), [0, end, 2]);
+    assert_eq!((heads.len(), u32_at(&heads, 4), u32_at(&heads, 4096 + 4)), (2 * 4096, 40, 2));
+    let head = &heads[4096 + 8 + 32..];
+    assert_eq!([0, 8, 16, 24].map(|at| u64_at(head, at)), [2, 0, 1, 3]);
 
     let filed = disk.bytes("00000000000000000000.1.filed");
     assert_eq!((&filed[..8], u32_at(&filed, 8), u32_at(&filed, 12)), (&b"FFFILED1"[..], 1, 0));
@@ -330,7 +344,7 @@ fn golden_files_of_a_filed_store_open_and_read_back() {
     for with_indexes in [true, false] {
         let disk = MemoryDisk::new();
         for (name, golden) in FILED_STORE {
-            if with_indexes || !name.ends_with(".index") {
+            if with_indexes || !(name.ends_with(".index") || name.ends_with(".heads")) {
                 let file = disk.create(name).unwrap();
                 file.write_at(&mut [std::io::IoSlice::new(&from_hex(golden))], 0).unwrap();
             }
@@ -350,6 +364,48 @@ fn golden_files_of_a_filed_store_open_and_read_back() {
             assert!(!with_indexes || disk.bytes(&name) == from_hex(golden), "{name}");
         }
     }
+}
+
+/// A log that has a run in each of five stretches, and one that has one in the first and the last.
+#[test]
+fn f14_links_lead_to_the_run_before_and_to_one_far_before() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { tended_by_hand: true, proofs: false, ..Options::default() };
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    let mut starts = Vec::new();
+    for nth in 0..5 {
+        let logs = if nth % 4 == 0 { &[1, 2][..] } else { &[2] };
+        let appends = logs.iter().map(|log| append(*log, b"x")).collect();
+        let appended = rig.append(appends, Durability::Synced).pop().unwrap().unwrap();
+        starts.push(appended.journal_end - 88 * logs.len() as u64);
+        rig.store.seal();
+        rig.append(Vec::new(), Durability::Written);
+        rig.store.tend().unwrap();
+    }
+    let runs = |nth: usize| {
+        let index = disk.bytes(&format!("{:020}.index", starts[nth]));
+        let count = u64_at(&index, 48) as usize;
+        let run = |number: usize| index[2 * 4096 + 8 + number * 136..][..136].to_vec();
+        (0..count).map(run).collect::<Vec<_>>()
+    };
+    // Previous part and number, the part and number that it jumps to, and how many runs before those.
+    let links = |run: &[u8]| {
+        let [previous, number, jump, jump_number] = [96, 104, 112, 120].map(|at| u64_at(run, at));
+        (previous, number, jump, jump_number, u32_at(run, 128), u32_at(run, 132))
+    };
+    let none = u64::MAX;
+    let [s0, s1, s2, s3, s4] = starts[..] else { panic!("five stretches") };
+    assert!(s0 < s1 && s1 < s2 && s2 < s3 && s3 < s4);
+    assert_eq!(
+        runs(0).iter().map(|run| links(run)).collect::<Vec<_>>(),
+        [(none, 0, none, 0, 0, 0), (none, 0, none, 0, 0, 0)]
+    );
+    assert_eq!(links(&runs(1)[0]), (s0, 1, s0, 1, 1, 0));
+    assert_eq!(links(&runs(2)[0]), (s1, 0, s1, 0, 2, 1));
+    assert_eq!(links(&runs(3)[0]), (s2, 0, s0, 1, 3, 0), "two jumps of one make one of three");
+    let last = runs(4);
+    assert_eq!((u64_at(&last[0], 0), links(&last[0])), (1, (s0, 0, s0, 0, 1, 0)));
+    assert_eq!((u64_at(&last[1], 0), links(&last[1])), (2, (s3, 0, s3, 0, 4, 3)));
 }
 
 /// What a later version must still read, from the files and not from this run.

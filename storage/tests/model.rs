@@ -172,7 +172,7 @@ fn told(known: &Known) -> (u64, Bytes) {
 
 fn ask(rig: &Rig, model: &Model, question: &Question) {
     let known: Vec<&Known> = model[question.log].values().collect();
-    let log = rig.store.log(LogId(question.log as u64));
+    let log = rig.store.log(LogId(question.log as u64)).unwrap();
     let end = known.last().map_or(0, |last| last.end);
     let horizon = log.horizon();
     let start = horizon.start.0;
@@ -250,17 +250,18 @@ fn ask(rig: &Rig, model: &Model, question: &Question) {
 }
 
 fn tips(rig: &Rig) -> Vec<Tip> {
-    (0..LOGS).map(|log| rig.store.log(LogId(log as u64)).tip()).collect()
+    (0..LOGS).map(|log| rig.store.log(LogId(log as u64)).unwrap().tip()).collect()
 }
 
-/// Names of index files, in order.
+/// Names of index files and head tables, in order.
 fn indexes(disk: &MemoryDisk) -> Vec<String> {
-    disk.names().into_iter().filter(|name| name.ends_with(".index")).collect()
+    let is_soft = |name: &String| name.ends_with(".index") || name.ends_with(".heads");
+    disk.names().into_iter().filter(is_soft).collect()
 }
 
 /// Whether all of a log can be read by index.
 fn is_readable(rig: &Rig, log: usize) -> bool {
-    let log = rig.store.log(LogId(log as u64));
+    let Ok(log) = rig.store.log(LogId(log as u64)) else { return false };
     let all = log.read(log.start(), Offset(u64::MAX), usize::MAX);
     let found = (0..=log.end().0).all(|offset| log.entry_at(Offset(offset)).is_ok());
     let cuts = rig.store.parts().iter().all(|part| log.tip_at(Cut::below(part.last_stamp)).is_ok());
@@ -270,7 +271,7 @@ fn is_readable(rig: &Rig, log: usize) -> bool {
 /// Remembers the chain of what was appended last, as the log gave it then.
 fn learn_chains(model: &mut Model, rig: &Rig) {
     for (log, known) in model.iter_mut().enumerate() {
-        let log = rig.store.log(LogId(log as u64));
+        let log = rig.store.log(LogId(log as u64)).unwrap();
         for (_, entry) in known.iter_mut().rev().take_while(|(_, entry)| entry.chain == 0) {
             entry.chain = log.entry_at(Offset(entry.base)).unwrap().unwrap().chain;
         }
@@ -278,7 +279,7 @@ fn learn_chains(model: &mut Model, rig: &Rig) {
 }
 
 fn replace(rig: &Rig, model: &mut Model, log: usize, at: u16, kept: u64) {
-    let held = rig.store.log(LogId(log as u64));
+    let held = rig.store.log(LogId(log as u64)).unwrap();
     let known = &mut model[log];
     let nth = known.len() * at as usize / (1 << 16);
     let stamp = known.values().nth(nth).map_or(Hlc::ZERO, |entry| entry.stamp);
@@ -323,6 +324,8 @@ proptest! {
         let options = Options {
             segment_bytes_max: 2048,
             tail_bytes_max: 1500,
+            idle_logs_max: 0,
+            uncovered_parts_max: 1,
             tended_by_hand: true,
             ..Options::default()
         };
@@ -361,7 +364,7 @@ proptest! {
                 Step::Seal => rig.store.seal(),
                 Step::Tend => rig.store.tend().unwrap(),
                 Step::GiveUp(log, at) => {
-                    let log = rig.store.log(LogId(log as u64));
+                    let log = rig.store.log(LogId(log as u64)).unwrap();
                     let start = log.end().0 * u64::from(at) / u64::from(u16::MAX);
                     rig.store.give_up(&[(log.id, Offset(start))]).unwrap();
                     prop_assert!(log.start() >= Offset(start));

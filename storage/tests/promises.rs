@@ -24,7 +24,7 @@ fn write(rig: &Rig, payload: &[u8]) -> Hlc {
 
 /// What a read at a cut gives: its end, and what identifies its content.
 fn answer(rig: &Rig, cut: Cut) -> (Offset, u128) {
-    let tip = rig.store.log(LOG).tip_at(cut).unwrap();
+    let tip = rig.store.log(LOG).unwrap().tip_at(cut).unwrap();
     (tip.end, tip.chain)
 }
 
@@ -116,8 +116,12 @@ fn f9_a_cut_hashes_the_same_from_memory_from_files_and_after_restarts() {
     }
     let hash = |rig: &Rig| -> Vec<_> {
         let bytes = |cut: Cut| {
-            let pieces =
-                rig.store.log(LOG).read(Offset(0), answer(rig, cut).0, usize::MAX).unwrap();
+            let pieces = rig
+                .store
+                .log(LOG)
+                .unwrap()
+                .read(Offset(0), answer(rig, cut).0, usize::MAX)
+                .unwrap();
             let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.read().unwrap()).collect();
             (answer(rig, cut), bytes)
         };
@@ -142,11 +146,11 @@ fn f7_a_cut_at_t_holds_what_was_stamped_before_t_and_nothing_of_t() {
         clock.advance(Duration::from_millis(10));
         write(&rig, b"a");
         write(&rig, b"b");
-        ends.push((clock.read().wall.0, rig.store.log(LOG).end()));
+        ends.push((clock.read().wall.0, rig.store.log(LOG).unwrap().end()));
     }
     for window in ends.windows(2) {
         let ((_, before), (t, with)) = (window[0], window[1]);
-        let at = |ms| rig.store.log(LOG).offset_at(Cut::before(SysTime(ms))).unwrap();
+        let at = |ms| rig.store.log(LOG).unwrap().offset_at(Cut::before(SysTime(ms))).unwrap();
         assert_eq!((at(t - 1), at(t), at(t + 1)), (before, before, with));
     }
 }
@@ -156,7 +160,7 @@ fn f7_a_cut_at_t_holds_what_was_stamped_before_t_and_nothing_of_t() {
 fn b3_a_user_time_that_nothing_has_reached_is_found_once_something_does() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());
     let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
-    let log = rig.store.log(LOG);
+    let log = rig.store.log(LOG).unwrap();
     let write_at = |user: i64| {
         let user = (UserTime(user), UserTime(user));
         let written = Append { user, ..append(LOG.0, b"x") };
@@ -243,7 +247,7 @@ fn b7_500_000_appends_to_one_log_do_not_hang() {
         assert!(results.iter().all(Result::is_ok));
     }
     println!("{APPENDS} appends took {:?}", OsClock.read().steady - began);
-    let log = rig.store.log(LOG);
+    let log = rig.store.log(LOG).unwrap();
     assert_eq!(log.end(), Offset(u64::from(APPENDS)));
     for number in [0, 16_383, 16_384, APPENDS / 2, APPENDS - 1] {
         let piece = log.read(Offset(u64::from(number)), Offset(u64::MAX), 1).unwrap().remove(0);

@@ -35,7 +35,7 @@ fn rig(disk: &MemoryDisk) -> Rig {
 
 /// Keeps every second entry, and the last.
 fn every_second(rig: &Rig, emit: Emit<'_>) -> io::Result<Compacted> {
-    let log = rig.store.log(LOG);
+    let log = rig.store.log(LOG).unwrap();
     let pieces = log.read(log.start(), Offset(ENTRIES), usize::MAX)?;
     let stamp = pieces.last().expect("an entry").entry.stamp;
     for piece in pieces {
@@ -107,7 +107,7 @@ fn what_is_given_up_while_its_log_is_replaced_stays_given_up() {
         let left: Vec<u64> =
             (start..ENTRIES + 4).filter(|base| *base >= ENTRIES || base % 2 == 1).collect();
         let check = |rig: &Rig| {
-            assert_eq!(rig.store.log(LOG).start(), Offset(start));
+            assert_eq!(rig.store.log(LOG).unwrap().start(), Offset(start));
             let found: Vec<u64> = offsets(rig).into_iter().filter(|base| *base >= start).collect();
             assert_eq!(found, left, "{start}");
         };
@@ -129,7 +129,7 @@ fn the_mark_in_front_of_a_base_is_found_by_nobody_who_looks_for_records() {
     let mut fill = |emit: Emit<'_>| every_second(&rig, emit);
     let replaced = rig.store.replace(LOG, until(&rig), &mut fill, &mut |_| true);
     assert!(replaced.expect("it is replaced"));
-    let log = rig.store.log(LOG);
+    let log = rig.store.log(LOG).unwrap();
     let latest = |until: Offset| {
         let found = log.latest_by_user_time(start, until).expect("the disk is whole");
         found.map(|piece| (piece.entry.base, piece.entry.count))

@@ -53,7 +53,7 @@ fn f9_a_cut_stays_as_it_was_when_nothing_is_left_of_a_later_stretch() {
         seal(&rig);
     }
     let ends = |rig: &Rig| -> Vec<u64> {
-        let log = rig.store.log(LogId(1));
+        let log = rig.store.log(LogId(1)).unwrap();
         stamps.iter().map(|stamp| log.offset_at(Cut::through(*stamp)).unwrap().0).collect()
     };
     let before: Vec<u64> = (1..=10).collect();
@@ -130,7 +130,7 @@ fn a_lost_index_is_made_anew_where_a_log_was_given_up_in_a_later_stretch() {
         disk.rot(&index, at, 1);
         for _ in 0..2 {
             let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-            let log = rig.store.log(LogId(2));
+            let log = rig.store.log(LogId(2)).unwrap();
             // The first that comes upon a damaged block says so; then it is mended.
             let _ = log.read(Offset(0), Offset(u64::MAX), usize::MAX);
             rig.store.tend().unwrap();
@@ -149,7 +149,7 @@ fn indexes_made_anew_agree_about_a_log_of_which_something_stands_in_for_the_begi
         put(&rig, log, b"payload");
         seal(&rig);
     }
-    let log = rig.store.log(LogId(1));
+    let log = rig.store.log(LogId(1)).unwrap();
     let (until, _) = rig.store.replaceable(log.id, Cut::ALL).unwrap();
     let mut fill = |emit: Emit<'_>| {
         let last = log.piece_at(Offset(1))?.expect("an entry");
@@ -175,6 +175,6 @@ fn a_store_that_is_closed_gives_nothing_up() {
     rig.store.close();
     rig.store.sync().unwrap_err();
     rig.store.give_up(&[(LogId(1), Offset(3))]).unwrap_err();
-    assert_eq!(rig.store.log(LogId(1)).start(), Offset(0));
+    assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(0));
     assert!(!disk.names().iter().any(|name| name == "manifest"));
 }

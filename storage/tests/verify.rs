@@ -527,7 +527,7 @@ fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
     let disk = a_filed_store();
     let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
     // Log 0 whole, and of log 1 what the first segment and a half have.
-    let starts = [(LogId(0), rig.store.log(LogId(0)).end()), (LogId(1), Offset(4))];
+    let starts = [(LogId(0), rig.store.log(LogId(0)).unwrap().end()), (LogId(1), Offset(4))];
     rig.store.give_up(&starts).unwrap();
     for _ in 0..3 {
         rig.store.free().unwrap();
@@ -540,7 +540,7 @@ fn f41_history_stays_verifiable_when_some_of_it_is_given_up() {
     assert!((8..=24).contains(&count), "{count}");
     // All of it, so that whole files are removed: the chain is still whole.
     let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).end()));
+    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
     rig.store.give_up(&starts).unwrap();
     for _ in 0..3 {
         rig.store.free().unwrap();
@@ -567,7 +567,7 @@ fn f41_a_start_cuts_the_proofs_that_a_crash_left_and_a_whole_chain_stays() {
     let disk = a_filed_store();
     let before: Vec<Vec<u8>> = has(&disk, ".proof").iter().map(|name| disk.bytes(name)).collect();
     let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).end()));
+    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
     rig.store.tend().unwrap();
     rig.store.give_up(&starts).unwrap();
     for _ in 0..3 {
@@ -650,7 +650,7 @@ fn f41_nothing_is_freed_before_it_is_proved() {
 fn f41_the_chain_goes_on_behind_what_was_given_up_as_a_whole() {
     let disk = a_filed_store();
     let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
-    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).end()));
+    let starts = [0, 1, 2].map(|log| (LogId(log), rig.store.log(LogId(log)).unwrap().end()));
     rig.store.give_up(&starts).unwrap();
     for _ in 0..3 {
         rig.store.free().unwrap();

@@ -19,6 +19,7 @@ use crate::table::Table;
 
 mod bound;
 mod filed;
+mod heads;
 mod index;
 mod manifest;
 mod proof;
@@ -119,6 +120,13 @@ const KINDS: &[Kind] = &[
         magic: b"FFINDEX1",
         magic_at: 8,
         print: index::print,
+    },
+    Kind {
+        what: "where the newest run of each log stands",
+        has_name: |name| storage::index::heads_stretch(name).is_some(),
+        magic: b"FFHEADS1",
+        magic_at: 8,
+        print: heads::print,
     },
     Kind {
         what: "frames that were filed by log",
@@ -289,6 +297,7 @@ mod tests {
             ("00000000000000000280.index", "an index"),
             ("00000000000000000280.1.index", "an index"),
             ("log-00000000000000000007.31.index", "an index"),
+            ("00000000000000000000-00000000000000000280.heads", "newest run"),
             ("00000000000000000280.1.filed", "filed by log"),
             ("log-00000000000000000007.31.filed", "filed by log"),
         ] {
@@ -307,6 +316,7 @@ mod tests {
             "00000000000000000280..filed",
             "log-7.1.index",
             "log-00000000000000000007.index",
+            "0-280.heads",
         ] {
             assert!(!KINDS.iter().any(|kind| (kind.has_name)(name)), "{name}");
         }

@@ -63,7 +63,7 @@ impl Files {
         let contents = match inner.opened.again(inode) {
             Some(contents) => contents,
             None => {
-                let log = inner.store.log(inode.contents_log());
+                let log = inner.store.log(inode.contents_log())?;
                 let (nodes, counts) = (Arc::clone(&inner.nodes), Arc::clone(&inner.counts));
                 inner.opened.open(Contents::new(inode, log, nodes, counts))
             }

@@ -160,11 +160,20 @@ impl<'a> Comparison<'a> {
         Ok(Some(first.at - front..last.at + u64::from(last.entry.length)))
     }
 
-    /// Whether the space of some log of `logs` may have been given back here.
-    pub(super) fn has_freed(&self, logs: std::ops::RangeInclusive<LogId>) -> io::Result<bool> {
+    /// Whether the space of some log of `logs` may have been given back here, where there is a hole or
+    /// not.
+    pub(super) fn has_freed(
+        &self,
+        logs: std::ops::RangeInclusive<LogId>,
+        is_hole: bool,
+    ) -> io::Result<bool> {
         for (log, horizon) in self.logs.range(logs) {
-            let end = self.index.run(*log)?.map(|run| run.tip.end);
-            if end.is_some_and(|end| end <= horizon.freed.end) {
+            let is_freed = match self.index.run(*log)? {
+                Some(run) => run.tip.end <= horizon.freed.end,
+                // An index that was made anew has nothing of what was given up.
+                None => is_hole && horizon.freed.end > Offset(0),
+            };
+            if is_freed {
                 return Ok(true);
             }
         }

@@ -216,10 +216,12 @@ impl FrameSource for FiledReader<'_> {
                 return Ok(None);
             }
             let (comparison, last_log) = (&self.comparison, self.last_log);
-            match self
-                .frames
-                .next_that(&mut |filed| is_one(filed, comparison.as_ref(), last_log))?
-            {
+            let last_is_freed = self.last_is_freed;
+            let mut is_one = |filed: &FiledFrame| match comparison {
+                Some(comparison) => is_one(filed, comparison, last_log, last_is_freed),
+                None => Ok(true),
+            };
+            match self.frames.next_that(&mut is_one)? {
                 Some(FiledFound::Gap { range, is_hole }) => self.gap = Some(Gap { range, is_hole }),
                 Some(FiledFound::Frame { found, at, chain }) => self.take(found, at, chain)?,
                 None => self.end()?,
@@ -232,13 +234,15 @@ impl FrameSource for FiledReader<'_> {
 /// cannot do is to have an entry.
 fn is_one(
     filed: &FiledFrame,
-    comparison: Option<&Comparison<'_>>,
+    comparison: &Comparison<'_>,
     last_log: LogId,
+    last_is_freed: bool,
 ) -> io::Result<bool> {
-    let Some(comparison) = comparison else { return Ok(true) };
     let log = filed.frame.log;
-    Ok(comparison.entry_at(filed.at)?.is_some()
-        || !comparison.has_freed(last_log.min(log)..=log)?)
+    if comparison.entry_at(filed.at)?.is_some() {
+        return Ok(true);
+    }
+    Ok(!last_is_freed && !comparison.has_freed(last_log.min(log)..=log, false)?)
 }
 
 impl FiledReader<'_> {
@@ -251,6 +255,7 @@ impl FiledReader<'_> {
         if let Some(comparison) = &mut self.comparison {
             match comparison.entry_at(at)? {
                 Some(number) => comparison.filed_frame(number, &found, at, chain)?,
+                None if is_freed(self.logs, log, end_of(&found)) => {}
                 None => comparison.unknown(&found),
             }
         }
@@ -290,7 +295,12 @@ impl FiledReader<'_> {
                     comparison.damaged(range.start..expected_to);
                 }
                 match lost {
-                    None if !range.is_empty() && !comparison.has_freed(logs)? => Some(range),
+                    None if !range.is_empty()
+                        && !self.last_is_freed
+                        && !comparison.has_freed(logs, gap.is_hole)? =>
+                    {
+                        Some(range)
+                    }
                     lost => lost,
                 }
             }

@@ -1,10 +1,11 @@
-//! Indexes: each compared with the manifest and with itself, and with the one before it.
+//! Indexes: each compared with the manifest and with itself, and with those before it.
 //!
 //! An index is soft, so what is wrong with one loses nothing. It is a problem all the same: a disk that
 //! gives other bytes than were written does not do so to indexes only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hlc::{Hlc, UserTime};
@@ -13,7 +14,8 @@ use crate::disk::Disk;
 use crate::filed::{
     FILED_HEADER_BYTES, FRONT_BYTES, FiledHeader, base_name, filed_name, index_name,
 };
-use crate::index::{BlockCache, Index, Placed, Run, Tip};
+use crate::history::head_tables;
+use crate::index::{BlockCache, HeadTable, Index, Links, Placed, Run, RunPlace, Tip};
 use crate::journal::{SEGMENT_HEADER_BYTES, padded, segment_name};
 use crate::log::{Entry, LogId, Offset};
 use crate::manifest::{Horizon, Manifest};
@@ -71,8 +73,7 @@ impl<'a> Indexes<'a> {
         let cache = Arc::new(BlockCache::new(CACHE_BYTES));
         let (usable, problems) = (BTreeSet::new(), Vec::new());
         let mut indexes = Indexes { disk, cache, usable, count: 0, problems };
-        // The first has none before it, and logs begin there.
-        let mut before = Some(None);
+        let mut trail = Trail::new(manifest);
         for part in &manifest.parts {
             let (data, of) = match part.layout {
                 Layout::Journal => (segment_name(part.start), Of::Segment(part.start)),
@@ -80,13 +81,25 @@ impl<'a> Indexes<'a> {
             };
             let (name, start, end) = (index_name(&data), part.start, part.end);
             let expected = Expected { name, start, end, of };
-            let index = indexes.take(&expected, &manifest.logs, progress)?;
-            if let (Some(before), Some(index)) = (&before, &index)
-                && let Some(what) = differs_from(before.as_ref(), index, &manifest.logs)?
-            {
-                indexes.disagrees(&expected.name, &what);
+            match indexes.take(&expected, &manifest.logs, progress)? {
+                None => trail.pass_unread(part.start),
+                Some(index) => {
+                    if let Some(what) = trail.follow(&index)? {
+                        indexes.disagrees(&expected.name, &what);
+                    }
+                }
             }
-            before = index.map(Some);
+        }
+        let tables = head_tables(disk, manifest, &indexes.cache)?;
+        for table in tables {
+            indexes.count += 1;
+            progress(table.length());
+            let damaged = table.damaged_blocks()?;
+            if !damaged.is_empty() {
+                indexes.is_damaged(table.name(), &damaged);
+            } else if let Some(what) = trail.compare(&table)? {
+                indexes.disagrees(table.name(), &what);
+            }
         }
         let none = Horizons::new();
         for (log, horizon) in manifest.logs.iter().filter(|(_, horizon)| horizon.base > 0) {
@@ -106,6 +119,16 @@ impl<'a> Indexes<'a> {
             true => Index::open(self.disk, &name, start, &self.cache),
             false => Ok(None),
         }
+    }
+
+    /// Says that blocks of an index are damaged.
+    fn is_damaged(&mut self, name: &str, blocks: &[u64]) {
+        let named: Vec<String> = blocks.iter().take(BLOCKS_NAMED).map(u64::to_string).collect();
+        let more = if blocks.len() > BLOCKS_NAMED { ", …" } else { "" };
+        self.problems.push(format!(
+            "an index is damaged; it is soft, and is made anew once that is noticed, or removed. file={name}, blocks={}{more}",
+            named.join(", ")
+        ));
     }
 
     /// Says that an index is whole and wrong.
@@ -141,13 +164,7 @@ impl<'a> Indexes<'a> {
         };
         let damaged = index.check(self.disk)?;
         if !damaged.is_empty() {
-            let named: Vec<String> =
-                damaged.iter().take(BLOCKS_NAMED).map(u64::to_string).collect();
-            let more = if damaged.len() > BLOCKS_NAMED { ", …" } else { "" };
-            self.problems.push(format!(
-                "an index is damaged; it is soft, and is made anew once that is noticed, or removed. file={name}, blocks={}{more}",
-                named.join(", ")
-            ));
+            self.is_damaged(name, &damaged);
             return Ok(None);
         }
         let contradiction = match contradiction(&index, logs, expected.of) {
@@ -237,8 +254,7 @@ impl Walked<'_> {
         }
         let Some(last) = before else {
             // Filing leaves out what was given up.
-            let is_lawful = run.tip.end == run.base
-                || (run.tip.end > run.base && is_freed(self.logs, run.log, run.tip.end));
+            let is_lawful = run.tip.end > run.base && is_freed(self.logs, run.log, run.tip.end);
             return Ok(
                 (!is_lawful).then(|| format!("entries are left out at offset {}", run.base.0))
             );
@@ -280,46 +296,103 @@ impl Walked<'_> {
     }
 }
 
-/// What an index says of how far logs had come before it, against the index before it.
-fn differs_from(
-    before: Option<&Index>,
-    index: &Index,
-    logs: &Horizons,
-) -> io::Result<Option<String>> {
-    let first = index.header.first_stamp;
-    if before.is_some_and(|before| index.header.entries > 0 && before.header.last_stamp > first) {
-        return Ok(Some("its stamps begin before those of the index before it end".to_owned()));
+/// How far logs have come, from index to index.
+struct Trail<'a> {
+    logs: &'a Horizons,
+    /// In which parts runs of each log were found, oldest first, and where they end; and how far the last
+    /// of them comes.
+    runs: BTreeMap<LogId, (Vec<(u64, Offset)>, Tip)>,
+    /// Parts whose indexes cannot be read.
+    unread: BTreeSet<u64>,
+    last_stamp: Hlc,
+}
+
+impl<'a> Trail<'a> {
+    fn new(manifest: &'a Manifest) -> Trail<'a> {
+        let (runs, unread) = (BTreeMap::new(), BTreeSet::new());
+        Trail { logs: &manifest.logs, runs, unread, last_stamp: Hlc::ZERO }
     }
-    let mut earlier = Runs { index: before, next: 0 };
-    for number in 0..index.header.runs {
-        let run = index.run_at(number)?;
-        let mut tip = Tip::NONE;
-        while let Some(found) = earlier.peek()?.filter(|found| found.log <= run.log) {
-            if found.log < run.log {
-                return Ok(Some(format!("log {} is not in it", found.log.0)));
+
+    fn pass_unread(&mut self, start: u64) {
+        self.unread.insert(start);
+    }
+
+    /// What an index says that does not follow from those before it.
+    fn follow(&mut self, index: &Index) -> io::Result<Option<String>> {
+        let header = index.header;
+        if header.entries > 0 && self.last_stamp > header.first_stamp {
+            let what = "its stamps begin before those of the index before it end";
+            return Ok(Some(what.to_owned()));
+        }
+        self.last_stamp = self.last_stamp.max(header.last_stamp);
+        let mut wrong = None;
+        for number in 0..header.runs {
+            let run = index.run_at(number)?;
+            if wrong.is_none() {
+                let what = self.run(index, &run)?;
+                wrong = what.map(|what| format!("{what}, of log {}", run.log.0));
             }
-            tip = found.tip;
-            earlier.next += 1;
+            let (parts, tip) = self.runs.entry(run.log).or_insert((Vec::new(), Tip::NONE));
+            parts.push((header.start, run.tip.end));
+            *tip = run.tip;
         }
-        if let Some(what) = goes_on_wrong(index, &run, tip, logs)? {
-            return Ok(Some(format!("{what}, of log {}", run.log.0)));
+        Ok(wrong)
+    }
+
+    fn run(&self, index: &Index, run: &Run) -> io::Result<Option<String>> {
+        let (parts, before) = self.runs.get(&run.log).map_or((&[][..], None), |(parts, tip)| {
+            (&parts[..], parts.last().map(|(part, _)| (*part, *tip)))
+        });
+        let has_freed = is_freed(self.logs, run.log, Offset(1));
+        let Links { previous, jump, .. } = run.links;
+        let may_lead = |place: RunPlace| {
+            place.part < index.header.start
+                && (has_freed
+                    || self.unread.contains(&place.part)
+                    || parts.iter().any(|(part, _)| *part == place.part))
+        };
+        if !previous.is_none_or(may_lead) || !jump.is_none_or(may_lead) {
+            return Ok(Some("it leads to a run that is not there".to_owned()));
+        }
+        match (previous, before) {
+            (Some(previous), _) if self.unread.contains(&previous.part) => Ok(None),
+            (Some(previous), Some((part, tip))) if previous.part == part => {
+                goes_on_wrong(index, run, tip, self.logs)
+            }
+            _ if is_freed(self.logs, run.log, run.base) => Ok(None),
+            (None, None) => goes_on_wrong(index, run, Tip::NONE, self.logs),
+            // One that was made anew may not know of what could not be read.
+            _ => Ok(Some("it leads past the run before".to_owned())),
         }
     }
-    Ok(earlier.peek()?.map(|found| format!("log {} is not in it", found.log.0)))
-}
 
-/// The runs of the index before, if there is one.
-struct Runs<'a> {
-    index: Option<&'a Index>,
-    next: u64,
-}
-
-impl Runs<'_> {
-    fn peek(&self) -> io::Result<Option<Run>> {
-        match self.index {
-            Some(index) if self.next < index.header.runs => index.run_at(self.next).map(Some),
-            _ => Ok(None),
+    /// What a head table says that the indexes do not.
+    fn compare(&self, table: &HeadTable) -> io::Result<Option<String>> {
+        let mut heads = 0;
+        for number in 0..table.count {
+            let head = table.head_at(number)?;
+            let newest = self.newest_in(head.log, &table.stretch);
+            let is_kept = newest.is_some_and(|(_, end)| !is_freed(self.logs, head.log, end));
+            heads += u64::from(is_kept);
+            let is_lawful = newest == Some((head.part, head.end))
+                || self.unread.contains(&head.part)
+                || is_freed(self.logs, head.log, head.end);
+            if !is_lawful {
+                return Ok(Some(format!("it leads elsewhere, at log {}", head.log.0)));
+            }
         }
+        let known = self.runs.keys().filter(|log| {
+            let newest = self.newest_in(**log, &table.stretch);
+            newest.is_some_and(|(_, end)| !is_freed(self.logs, **log, end))
+        });
+        let known = known.count() as u64;
+        Ok((known > heads).then(|| format!("it lacks {} logs", known - heads)))
+    }
+
+    /// The newest part in a stretch with a run of a log, and where that ends.
+    fn newest_in(&self, log: LogId, stretch: &Range<u64>) -> Option<(u64, Offset)> {
+        let (parts, _) = self.runs.get(&log)?;
+        parts.iter().rev().copied().find(|(part, _)| stretch.contains(part))
     }
 }
 
@@ -337,8 +410,7 @@ fn goes_on_wrong(
         return Ok((!is_lawful).then(what));
     }
     if run.count == 0 {
-        let is_same = run.tip.end > run.base || run.tip == before;
-        return Ok((!is_same).then(|| "it ends otherwise than it began".to_owned()));
+        return Ok(None);
     }
     let first = index.entry(run.first)?.entry;
     let goes_on = first.stamp > before.stamp

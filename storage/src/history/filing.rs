@@ -109,7 +109,7 @@ impl History {
     }
 
     fn is_dead(&self, run: &Run) -> bool {
-        run.tip.end <= self.log(run.log).horizon().freed.end
+        run.tip.end <= self.manifest.lock().horizon(run.log).freed.end
     }
 
     fn file(&self, part: &Arc<Part>) -> io::Result<()> {
@@ -137,6 +137,11 @@ impl History {
         let mut gathering = Gathering::default();
         for number in 0..index.header.runs {
             let run = part.note(index.run_at(number))?;
+            let horizon = self.manifest.lock().horizon(run.log);
+            // No links lead to it any more, nor through it to what is to be freed.
+            if run.tip.end <= horizon.punched_to {
+                continue;
+            }
             gathering.steps.push(Step::Begin(run));
             let entries = if self.is_dead(&run) { 0..0 } else { run.entries() };
             for number in entries {
@@ -173,7 +178,7 @@ impl History {
         for step in steps {
             match step {
                 Step::Begin(run) => {
-                    filing.builder.begin_known(run.log, run.base, run.tip);
+                    filing.builder.begin_known(&run);
                 }
                 Step::Entry(placed) => {
                     let length = FRAME_BYTES + placed.entry.length as usize;

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use super::History;
 use crate::disk::Disk;
 use crate::filed::{FILED_PREFIX_BYTES, index_name};
-use crate::index::{Run, Tip, bisect};
+use crate::index::Run;
 use crate::journal::FRAME_BYTES;
-use crate::log::{Beginning, LogId, Offset};
+use crate::log::{Beginning, FoundRun, Log, LogId, Offset};
 use crate::manifest::Horizon;
 use crate::part::{Layout, Part};
 use crate::proof::cut_proof;
@@ -31,10 +31,11 @@ impl History {
     /// # Errors
     /// The disk fails; then nothing has changed.
     pub(crate) fn give_up(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
+        let logs = self.logs_of(starts.iter().map(|(id, _)| *id))?;
         let mut changed: BTreeMap<LogId, Horizon> = BTreeMap::new();
         let mut manifest = self.manifest.lock();
         for (id, start) in starts {
-            let log = self.log(*id);
+            let log = &logs[id];
             let mut horizon = *changed.get(id).unwrap_or(&log.horizon());
             let start = (*start).min(log.end());
             if start <= horizon.start {
@@ -47,7 +48,7 @@ impl History {
             };
             horizon.start = start;
             horizon.lost_to = horizon.lost_to.max(lost_to);
-            let freed = log.sealed_now().tip_of_runs_below(start)?;
+            let freed = log.sealed_now().tip_of_whole(|run| run.tip.end <= start)?;
             if freed.end > horizon.freed.end {
                 horizon.freed = freed;
             }
@@ -65,7 +66,7 @@ impl History {
         self.commit(&mut manifest, next)?;
         let mut unnamed = Vec::new();
         for (id, horizon) in changed {
-            let log = self.log(id);
+            let log = &logs[&id];
             let base = log.base().filter(|_| horizon.base > 0);
             if let (Some(gone), None) = (log.base(), &base) {
                 unnamed.push(gone.files.data.name.clone());
@@ -75,6 +76,12 @@ impl History {
         drop(manifest);
         self.forget(unnamed);
         Ok(())
+    }
+
+    /// Some logs, in memory for as long as this is held: who changes what the manifest says of a log tells
+    /// it, and does not look for it while the manifest is held.
+    fn logs_of(&self, ids: impl Iterator<Item = LogId>) -> io::Result<HashMap<LogId, Arc<Log>>> {
+        ids.map(|id| Ok((id, self.log(id)?))).collect()
     }
 
     /// Has files removed in the round after the next.
@@ -119,23 +126,29 @@ impl History {
     /// What was given up while it was in the open segment may have been sealed since: then parts need
     /// not be looked into for it any more.
     fn advance_freed(&self) -> io::Result<()> {
+        let behind: Vec<LogId> = {
+            let manifest = self.manifest.lock();
+            let is_behind = |horizon: &Horizon| horizon.start > horizon.freed.end;
+            manifest.logs.iter().filter(|(_, held)| is_behind(held)).map(|(id, _)| *id).collect()
+        };
+        let logs = self.logs_of(behind.into_iter())?;
         let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
-        for (id, horizon) in &mut next.logs {
-            if horizon.start > horizon.freed.end {
-                let freed = self.log(*id).sealed_now().tip_of_runs_below(horizon.start)?;
-                if freed.end > horizon.freed.end {
-                    horizon.freed = freed;
-                }
+        for (id, log) in &logs {
+            let horizon = next.logs.entry(*id).or_default();
+            let start = horizon.start;
+            let freed = log.sealed_now().tip_of_whole(|run| run.tip.end <= start)?;
+            if freed.end > horizon.freed.end {
+                horizon.freed = freed;
             }
         }
         if next == *manifest {
             return Ok(());
         }
         self.commit(&mut manifest, next)?;
-        for (id, horizon) in &manifest.logs {
-            let log = self.log(*id);
-            log.set_beginning(Beginning { horizon: *horizon, base: log.base() });
+        for (id, log) in &logs {
+            let horizon = manifest.horizon(*id);
+            log.set_beginning(Beginning { horizon, base: log.base() });
         }
         Ok(())
     }
@@ -159,28 +172,20 @@ impl History {
         let mut touched: HashSet<u64> = HashSet::new();
         let parts = self.parts.all();
         for (id, to) in due.iter_mut() {
-            let from = self.log(*id).horizon().punched_to;
-            let first = bisect(0..parts.len() as u64, |nth| {
-                Ok(parts[nth as usize].run(*id)?.is_none_or(|run| run.tip.end <= from))
-            })?;
-            for part in &parts[first as usize..] {
-                let Some(run) = part.run(*id)? else { continue };
-                if run.tip.end > *to {
-                    break;
-                }
-                if run.count > 0 && !self.is_proved(part) {
+            let log = self.log(*id)?;
+            for FoundRun { part, run } in log.sealed_now().runs_in(log.horizon().punched_to..*to)? {
+                if !self.is_proved(&part) {
                     // Without its frames there would be no proof of it, and the chain would end here.
                     *to = run.base;
                     break;
                 }
-                if run.count > 0 {
-                    touched.insert(part.start);
-                    part.set_settled(false);
-                    freed.punched_bytes += punch(part, &run)?;
-                }
+                touched.insert(part.start);
+                part.set_settled(false);
+                freed.punched_bytes += punch(&part, &run)?;
             }
         }
-        due.retain(|id, to| *to > self.log(*id).horizon().punched_to);
+        let logs = self.logs_of(due.keys().copied())?;
+        due.retain(|id, to| *to > logs[id].horizon().punched_to);
         if due.is_empty() {
             return Ok(Vec::new());
         }
@@ -207,7 +212,7 @@ impl History {
                 parts.retain(|part| !gone.iter().any(|gone| gone.start == part.start))
             });
             for (id, to) in due.iter() {
-                let log = self.log(*id);
+                let log = &logs[id];
                 let horizon = log.horizon();
                 let punched_to = horizon.punched_to.max(*to);
                 let horizon = Horizon { punched_to, ..horizon };
@@ -229,8 +234,8 @@ impl History {
         for number in 0..index.header.runs {
             let run = part.note(index.run_at(number))?;
             let freed_to = due.get(&run.log).copied().unwrap_or(Offset(0));
-            let freed_to = freed_to.max(self.log(run.log).horizon().punched_to);
-            if run.count > 0 && run.tip.end > freed_to {
+            let punched_to = self.manifest.lock().horizon(run.log).punched_to;
+            if run.count > 0 && run.tip.end > freed_to.max(punched_to) {
                 return Ok(true);
             }
         }
@@ -264,7 +269,7 @@ fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
 /// Gives back the space of a run, where it stands in one piece.
 fn punch(part: &Part, run: &Run) -> io::Result<u64> {
     const BLOCK: u64 = crate::disk::BLOCK_BYTES as u64;
-    if part.layout == Layout::Journal {
+    if part.layout == Layout::Journal || run.count == 0 {
         return Ok(0);
     }
     let index = part.index();
@@ -279,20 +284,4 @@ fn punch(part: &Part, run: &Run) -> io::Result<u64> {
     }
     part.data().file().punch(range.clone())?;
     Ok(range.end - range.start)
-}
-
-impl crate::log::Sealed {
-    /// How far the log had come at the end of the last run that lies below `start` as a whole.
-    pub(crate) fn tip_of_runs_below(&self, start: Offset) -> io::Result<Tip> {
-        let below = |run: &Run| run.tip.end <= start;
-        let parts = &self.parts;
-        let count = bisect(0..parts.len() as u64, |nth| {
-            Ok(parts[nth as usize].run(self.log)?.is_none_or(|run| below(&run)))
-        })?;
-        let last = match count.checked_sub(1) {
-            Some(last) => parts[last as usize].run(self.log)?,
-            None => None,
-        };
-        Ok(last.map_or(Tip::NONE, |run| run.tip))
-    }
 }

@@ -1,6 +1,6 @@
-//! Opening what is sealed: the manifest, the parts that it names, and how far each log had come.
+//! Opening what is sealed: the manifest, and the parts that it names.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -8,17 +8,19 @@ use std::sync::{Arc, OnceLock};
 use hlc::Hlc;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::indexing::{anew, follows, promote, rebuild};
+use super::loading::head_tables;
+use super::rebuilding::Rebuilding;
 use super::{History, HistoryStats, Reclaiming, Waiting};
 use crate::data_file::DataFile;
 use crate::disk::{Disk, read_exact_at};
 use crate::filed::{FILED_HEADER_BYTES, FiledHeader, base_name, filed_name, index_name};
-use crate::index::{BlockCache, Index, Run, Tip};
+use crate::index::{BlockCache, HeadTable, Index, Run};
 use crate::journal::{Segment, Segments, segment_name};
-use crate::log::{Base, Beginning, LogId};
+use crate::log::{Base, LogId};
 use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError};
 use crate::part::{Indexed, Layout, Part, Parts};
 use crate::proof::{cut_proof, proof_start};
+use crate::store::Options;
 
 /// Why what is sealed cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -44,15 +46,16 @@ pub(crate) struct Opened {
     pub(crate) manifest: Manifest,
     pub(crate) parts: Vec<Arc<Part>>,
     cache: Arc<BlockCache>,
-    tips: BTreeMap<LogId, Tip>,
+    tables: Vec<Arc<HeadTable>>,
     pub(crate) bases: BTreeMap<LogId, Arc<Base>>,
-    /// The places of the parts whose indexes were made anew.
-    rebuilt: BTreeSet<usize>,
-    rebuilt_count: u64,
+    rebuilt: usize,
 }
 
 /// What the stage remembered, if that is known, and the parts that it had not seen.
 pub(crate) type Remembered = (Option<Vec<u8>>, Vec<Arc<Part>>);
+
+/// A part whose index may have to be made anew.
+type Half = (Listed, Arc<DataFile>, Option<Arc<Part>>);
 
 impl Opened {
     /// Opens the parts that the manifest names; makes indexes anew that are lost.
@@ -61,36 +64,42 @@ impl Opened {
         if manifest.sequence == 0 && disk.list()?.iter().any(|name| name.ends_with(".filed")) {
             return Err(HistoryError::Lost { file: MANIFEST_FILE.to_owned() });
         }
-        let (parts, tips, bases) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        let mut opened = Opened {
-            manifest,
-            parts,
-            cache,
-            tips,
-            bases,
-            rebuilt: BTreeSet::new(),
-            rebuilt_count: 0,
-        };
-        for listed in opened.manifest.parts.clone() {
-            let part = opened.open_part(disk, listed)?;
-            opened.parts.push(Arc::new(part));
-        }
-        opened.read_tips(disk)?;
-        opened.settle_rebuilt(disk)?;
+        let tables = head_tables(disk, &manifest, &cache)?;
+        let (parts, bases) = (Vec::new(), BTreeMap::new());
+        let mut opened = Opened { manifest, parts, cache, tables, bases, rebuilt: 0 };
+        opened.open_parts(disk)?;
         for (log, horizon) in opened.manifest.logs.clone() {
             if horizon.base > 0 {
                 let base = opened.open_base(disk, log, &horizon)?;
                 opened.bases.insert(log, Arc::new(base));
             }
-            let tip = opened.tips.entry(log).or_insert(Tip::NONE);
-            if horizon.freed.end > tip.end {
-                *tip = horizon.freed;
-            }
         }
         Ok(opened)
     }
 
-    fn open_part(&mut self, disk: &dyn Disk, listed: Listed) -> Result<Part, HistoryError> {
+    fn open_parts(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
+        let open = |listed: &Listed| self.open_part(disk, *listed);
+        let mut halves = self.manifest.parts.iter().map(open).collect::<Result<Vec<Half>, _>>()?;
+        let rebuilding = Rebuilding { disk, cache: &self.cache, manifest: &self.manifest };
+        for place in 0..halves.len() {
+            let (listed, data, part) = &halves[place];
+            let part = match part {
+                Some(part) => Arc::clone(part),
+                None => {
+                    self.rebuilt += rebuilding.rebuild(*listed, data, &self.parts, None)?;
+                    let behind = halves[place + 1..].iter().filter_map(|(.., part)| part.as_ref());
+                    let index = Arc::new(rebuilding.confirm(*listed, data, behind)?);
+                    let data = Arc::clone(data);
+                    Arc::new(Part::new(listed.layout, Indexed { data, index }))
+                }
+            };
+            halves[place].2 = Some(Arc::clone(&part));
+            self.parts.push(part);
+        }
+        Ok(())
+    }
+
+    fn open_part(&self, disk: &dyn Disk, listed: Listed) -> Result<Half, HistoryError> {
         let data = match listed.layout {
             Layout::Journal => open_segment(disk, listed.start)?,
             Layout::Filed { generation } => {
@@ -99,21 +108,13 @@ impl Opened {
                 open_filed(disk, name, FiledHeader { start, end, generation, log })?
             }
         };
-        let name = index_name(&data.name);
-        let whole = |index: &Index| index.header.end == listed.end;
-        let index = match Index::open(disk, &name, listed.start, &self.cache)?.filter(whole) {
-            Some(index) => index,
-            None => {
-                let place = self.parts.len();
-                self.mend_before(disk, place)?;
-                let before = self.parts.last().map(|part| part.index());
-                rebuild(disk, &self.manifest, listed, &data, before.as_deref(), None)?;
-                self.rebuilt.insert(place);
-                let index = Index::open(disk, &anew(&name), listed.start, &self.cache)?;
-                index.filter(whole).ok_or(HistoryError::Lost { file: name })?
-            }
-        };
-        Ok(Part::new(listed.layout, Indexed { data, index: Arc::new(index) }))
+        let index = Index::open(disk, &index_name(&data.name), listed.start, &self.cache)?;
+        let whole = index.filter(|index| index.header.end == listed.end);
+        let part = whole.map(|index| {
+            let files = Indexed { data: Arc::clone(&data), index: Arc::new(index) };
+            Arc::new(Part::new(listed.layout, files))
+        });
+        Ok((listed, data, part))
     }
 
     fn open_base(
@@ -152,77 +153,18 @@ impl Opened {
         Ok(Base::new(Indexed { data, index: Arc::new(index) }, run))
     }
 
-    /// How far each log had come where the parts end: the last directory has them all.
-    fn read_tips(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
-        let Some(last) = self.parts.len().checked_sub(1) else { return Ok(()) };
-        self.tips = match tips_of(&self.parts[last].index()) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                self.mend(disk, last)?;
-                tips_of(&self.parts[last].index())?
-            }
-            tips => tips?,
-        };
-        Ok(())
-    }
-
-    /// Makes the index in front of a place anew, if it is damaged: the one that follows is made from it.
-    fn mend_before(&mut self, disk: &dyn Disk, place: usize) -> Result<(), HistoryError> {
-        match place.checked_sub(1) {
-            Some(before) if !self.parts[before].index().check(disk)?.is_empty() => {
-                self.mend(disk, before)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the parts go on where those end whose indexes were made anew; these take the place of
-    /// the damaged ones then.
-    fn settle_rebuilt(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {
-        for place in &self.rebuilt {
-            let Some(next) = self.parts.get(place + 1) else { continue };
-            let (part, next) = (&self.parts[*place], next.index());
-            // A damaged one is no witness, and is compared with this one when it is made anew.
-            if next.check(disk)?.is_empty() {
-                follows(&part.index(), &next, &self.manifest, part.data())?;
-            }
-        }
-        self.rebuilt_count += self.rebuilt.len() as u64;
-        for place in std::mem::take(&mut self.rebuilt) {
-            let part = &self.parts[place];
-            let name = index_name(&part.data().name);
-            promote(disk, &name)?;
-            let index = Index::open(disk, &name, part.start, &self.cache)?;
-            part.set_index(index.map(Arc::new).ok_or(HistoryError::Lost { file: name })?);
-        }
-        Ok(())
-    }
-
-    /// Makes the index of a part anew.
-    fn mend(&mut self, disk: &dyn Disk, place: usize) -> Result<(), HistoryError> {
-        self.mend_before(disk, place)?;
-        let part = Arc::clone(&self.parts[place]);
-        let before = place.checked_sub(1).map(|before| self.parts[before].index());
-        let listed = Listed { start: part.start, end: part.end, layout: part.layout };
-        rebuild(disk, &self.manifest, listed, part.data(), before.as_deref(), None)?;
-        self.rebuilt.insert(place);
-        let name = anew(&index_name(&part.data().name));
-        let index = Index::open(disk, &name, part.start, &self.cache)?;
-        part.set_index(index.map(Arc::new).ok_or(HistoryError::Lost { file: name })?);
-        Ok(())
-    }
-
     /// What the stage last remembered, and the parts that it had not seen; their indexes are whole.
     pub(crate) fn remembered(&mut self, disk: &dyn Disk) -> Result<Remembered, HistoryError> {
         let (state, unseen) = self.state()?;
         if unseen < self.parts.len() {
             self.mend_bases(disk)?;
         }
+        let rebuilding = Rebuilding { disk, cache: &self.cache, manifest: &self.manifest };
         for place in unseen..self.parts.len() {
             if !self.parts[place].index().check(disk)?.is_empty() {
-                self.mend(disk, place)?;
+                self.rebuilt += rebuilding.mend(&self.parts, place)?;
             }
         }
-        self.settle_rebuilt(disk)?;
         Ok((state, self.parts[unseen..].to_vec()))
     }
 
@@ -270,10 +212,12 @@ impl Opened {
             named.insert(index_name(name));
             named.insert(name.clone());
         }
+        named.extend(self.tables.iter().map(|table| table.name().to_owned()));
         let mut removed = 0;
         for name in disk.list()? {
             let segment = name.strip_suffix(".journal").and_then(|start| start.parse::<u64>().ok());
-            let is_ours = [".index", ".filed", ".new"].iter().any(|kind| name.ends_with(kind));
+            let is_ours =
+                [".index", ".heads", ".filed", ".new"].iter().any(|kind| name.ends_with(kind));
             let is_old = segment.is_some_and(|start| start < self.manifest.indexed_to);
             if (is_ours || is_old) && !named.contains(&name) {
                 disk.remove(&name)?;
@@ -303,27 +247,32 @@ impl Opened {
         self,
         disk: Arc<dyn Disk>,
         segments: Arc<Segments>,
-        proves: bool,
+        options: &Options,
         manifest_sequence: Arc<AtomicU64>,
     ) -> History {
-        let mut bases = self.bases;
         let history = History {
             disk,
             segments,
             parts: Arc::new(Parts::new(self.parts)),
             cache: self.cache,
             stats: HistoryStats {
-                rebuilt: AtomicU64::new(self.rebuilt_count),
+                rebuilt: AtomicU64::new(self.rebuilt as u64),
                 ..Default::default()
             },
             logs: RwLock::default(),
+            unloaded_bases: Mutex::new(self.bases.into_iter().collect()),
+            dropped: AtomicU64::new(0),
+            idle_logs_max: options.idle_logs_max,
+            uncovered_parts_max: options.uncovered_parts_max,
+            tables: RwLock::new(self.tables.into()),
             manifest: Mutex::new(self.manifest),
             reclaiming: Mutex::new(Reclaiming::default()),
             unnamed: Mutex::default(),
             waiting: Mutex::new(Waiting::default()),
             changed: Condvar::new(),
+            tending: Mutex::default(),
             manifest_sequence,
-            proves,
+            proves: options.proofs,
             proved_to: AtomicU64::new(0),
             signing_key: OnceLock::new(),
             is_in_doubt: AtomicBool::new(false),
@@ -332,26 +281,12 @@ impl Opened {
             foreground: AtomicU64::new(0),
             foreground_seen: AtomicU64::new(0),
         };
-        let indexed_to = history.manifest.lock().indexed_to;
-        let mut logs = std::collections::HashMap::new();
-        for (id, tip) in self.tips {
-            let horizon = history.manifest.lock().horizon(id);
-            let log = history.new_log(id, tip, Beginning { horizon, base: bases.remove(&id) });
-            log.set_indexed(indexed_to, tip);
-            logs.insert(id, log);
-        }
-        *history.logs.write() = logs;
         // What was given up in an earlier life may be freed in the first round.
         let settled =
             history.manifest.lock().logs.iter().map(|(id, h)| (*id, h.freed.end)).collect();
         history.reclaiming.lock().settled = settled;
         history
     }
-}
-
-fn tips_of(index: &Index) -> io::Result<BTreeMap<LogId, Tip>> {
-    let tip = |run: Run| (run.log, run.tip);
-    (0..index.header.runs).map(|number| index.run_at(number).map(tip)).collect()
 }
 
 fn lost(error: io::Error, file: &str) -> HistoryError {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use hlc::{Cut, Hlc, UserTime};
+use hlc::{Hlc, UserTime};
 
-use super::indexing::{anew, promote};
+use super::rebuilding::{anew, promote};
 use super::{History, Reclaiming};
 use crate::data_file::DataFile;
 use crate::disk::Disk;
 use crate::filed::{FiledHeader, FiledWalk, FiledWriter, base_name, index_name};
-use crate::index::{IndexBuilder, Placed, Run, Tip, bisect};
+use crate::index::{IndexBuilder, Links, Placed, Run, Tip};
 use crate::journal::{FRAME_BYTES, Frame};
 use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, Sealed, entry_of};
 use crate::manifest::Horizon;
@@ -45,22 +45,6 @@ pub type Emit<'a> = &'a mut dyn FnMut(Kept) -> io::Result<()>;
 /// Emits what stays of the beginning of a log.
 pub type Fill<'a> = &'a mut dyn FnMut(Emit<'_>) -> io::Result<Compacted>;
 
-impl Sealed {
-    /// How far the log had come at the end of the last run that `cut` admits as a whole.
-    pub(crate) fn tip_of_runs_in(&self, cut: Cut) -> io::Result<Tip> {
-        let parts = &self.parts;
-        let count = bisect(0..parts.len() as u64, |nth| {
-            let run = parts[nth as usize].run(self.log)?;
-            Ok(run.is_none_or(|run| cut.admits(run.tip.stamp)))
-        })?;
-        let last = match count.checked_sub(1) {
-            Some(last) => parts[last as usize].run(self.log)?,
-            None => None,
-        };
-        Ok(last.map_or(Tip::NONE, |run| run.tip))
-    }
-}
-
 /// Says that a base of a log is being written, until it is dropped.
 struct Replacing<'a> {
     history: &'a History,
@@ -83,7 +67,7 @@ impl Drop for Replacing<'_> {
 
 impl History {
     /// Puts the entries that `fill` emits in place of all that `log` has below `until`, where a run of
-    /// it ends ([`Sealed::tip_of_runs_in`]). Changes nothing if `confirm` says so, which is asked once
+    /// it ends ([`crate::Store::replaceable`]). Changes nothing if `confirm` says so, which is asked once
     /// all of it is on stable storage; if there is a base already that reaches further, or all below
     /// `until` was given up meanwhile; or if the log is being replaced already.
     ///
@@ -99,7 +83,7 @@ impl History {
         fill: Fill<'_>,
         confirm: &mut dyn FnMut(&Compacted) -> bool,
     ) -> io::Result<bool> {
-        let log = self.log(id);
+        let log = self.log(id)?;
         if !log.horizon().admits_base(until) {
             return Ok(false);
         }
@@ -146,7 +130,7 @@ impl History {
         let header = FiledHeader { start: 0, end, generation, log: Some(id) };
         let mut writer = FiledWriter::create(&*self.disk, &name, header)?;
         let mut builder = IndexBuilder::create(&*self.disk, &index_name(&name), 0, end)?;
-        builder.begin(id, Tip::NONE);
+        builder.begin(id, Tip::NONE, Links::FIRST);
         let (mut bytes, mut reached, mut unpaced) = (0, Offset(0), PACE_BYTES);
         let filled = fill(&mut |kept| {
             unpaced += FRAME_BYTES + kept.payload.len();
@@ -201,7 +185,7 @@ impl History {
         // The part where that run ends may be gone, if the base before ends there too.
         let freed = match horizon.freed {
             freed if freed.end == until => freed,
-            _ => log.sealed_now().tip_of_runs_below(until)?,
+            _ => log.sealed_now().tip_of_whole(|run| run.tip.end <= until)?,
         };
         assert!(freed.end == until, "a log is replaced up to the end of a run");
         let old = log.base();
@@ -299,7 +283,7 @@ pub(super) fn rebuild_base(
     tracing::warn!(file = data.name, "an index is lost or damaged, and is made anew");
     let name = index_name(&data.name);
     let mut builder = IndexBuilder::create(disk, &anew(&name), header.start, header.end)?;
-    builder.begin(log, Tip::NONE);
+    builder.begin(log, Tip::NONE, Links::FIRST);
     let mut walk = FiledWalk::new(data)?;
     let (mut bytes, mut reached) = (0, Offset(0));
     while let Some(filed) = walk.next()? {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 
-use crate::disk::{DiskFile, read_exact_at};
+use crate::disk::{Disk, DiskFile, create_anew, read_exact_at};
 
 /// The length of a block.
 pub(crate) const INDEX_BLOCK_BYTES: usize = 4096;
@@ -106,11 +106,108 @@ impl Blocks {
         }
     }
 
+    /// The numbers of those of the first `count` blocks that are damaged, or not there.
+    pub(crate) fn damaged_among(&self, count: u64) -> io::Result<Vec<u64>> {
+        let mut damaged = Vec::new();
+        for number in 0..count {
+            match self.get(number) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => damaged.push(number),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    damaged.push(number);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(damaged)
+    }
+
     pub(crate) fn damaged(&self, number: u64) -> io::Error {
         let name = &self.name;
         io::Error::new(
             io::ErrorKind::InvalidData,
             format!("an index is damaged: block {number} of {name}; it is rebuilt"),
         )
+    }
+}
+
+/// How much is handed to the disk at once.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Writes a file of blocks: records, or bytes, one behind the other. Block 0 is written last.
+pub(crate) struct BlockWriter {
+    file: Arc<dyn DiskFile>,
+    start: u64,
+    pending: Vec<u8>,
+    /// How many blocks were handed to the disk.
+    written: u64,
+    /// The block being filled, and how many records are in it.
+    block: Box<[u8; INDEX_BLOCK_BYTES]>,
+    filled: u64,
+}
+
+impl BlockWriter {
+    /// Begins the file `name`, of a stretch that begins at `start`. A file of that name is one that a
+    /// crash left behind.
+    pub(crate) fn create(disk: &dyn Disk, name: &str, start: u64) -> io::Result<BlockWriter> {
+        Ok(BlockWriter {
+            file: create_anew(disk, name)?,
+            start,
+            pending: Vec::new(),
+            written: 1,
+            block: Box::new([0; INDEX_BLOCK_BYTES]),
+            filled: 0,
+        })
+    }
+
+    /// Adds a record to those of the block, or of the next.
+    pub(crate) fn record<const BYTES: usize>(&mut self, record: &[u8; BYTES]) -> io::Result<()> {
+        let at = LEAD_BYTES + self.filled as usize * BYTES;
+        self.block[at..at + BYTES].copy_from_slice(record);
+        self.filled += 1;
+        let is_full = at + 2 * BYTES > INDEX_BLOCK_BYTES;
+        if is_full { self.end_block() } else { Ok(()) }
+    }
+
+    /// Ends the block, if there is anything in it: what follows begins a new one.
+    pub(crate) fn end_block(&mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.filled) as u32 {
+            0 => Ok(()),
+            count => self.seal(count),
+        }
+    }
+
+    /// Adds bytes in blocks of their own.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for chunk in bytes.chunks(CONTENT_BYTES) {
+            self.block[LEAD_BYTES..LEAD_BYTES + chunk.len()].copy_from_slice(chunk);
+            self.seal(chunk.len() as u32)?;
+        }
+        Ok(())
+    }
+
+    fn seal(&mut self, count: u32) -> io::Result<()> {
+        let number = self.written + (self.pending.len() / INDEX_BLOCK_BYTES) as u64;
+        seal_block(&mut self.block[..], self.start, number, count);
+        self.pending.extend_from_slice(&self.block[..]);
+        self.block.fill(0);
+        if self.pending.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let at = self.written * INDEX_BLOCK_BYTES as u64;
+        self.file.write_at(&mut [io::IoSlice::new(&self.pending)], at)?;
+        self.written += (self.pending.len() / INDEX_BLOCK_BYTES) as u64;
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Writes the rest, then block 0, and puts the file on stable storage; its name is not, yet.
+    pub(crate) fn finish(mut self, header: &[u8; INDEX_BLOCK_BYTES]) -> io::Result<()> {
+        self.end_block()?;
+        self.flush()?;
+        self.file.write_at(&mut [io::IoSlice::new(header)], 0)?;
+        self.file.sync()
     }
 }

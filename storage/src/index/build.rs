@@ -1,32 +1,23 @@
 //! Writing an index: run by run, in the order of logs.
 
 use std::io;
-use std::sync::Arc;
 
 use hlc::{Hlc, UserTime};
 
-use super::blocks::{CONTENT_BYTES, INDEX_BLOCK_BYTES, LEAD_BYTES, seal_block};
-use super::record::RECORD_BYTES;
-use super::{IndexHeader, Placed, RECORDS, Run, Tip};
-use crate::disk::{Disk, DiskFile};
-use crate::log::{LogId, Offset};
+use super::blocks::BlockWriter;
+use super::record::{ENTRY_BYTES, RUN_BYTES};
+use super::{IndexHeader, Links, Placed, Run, Tip};
+use crate::disk::Disk;
+use crate::log::LogId;
 
 /// What may stand between the payloads of frames that follow one another.
 const GAP: u64 = 128;
-/// How much is handed to the disk at once.
-const WRITE_BYTES: usize = 1 << 20;
 
 /// Writes an index file.
 pub(crate) struct IndexBuilder {
-    file: Arc<dyn DiskFile>,
+    blocks: BlockWriter,
     start: u64,
     end: u64,
-    pending: Vec<u8>,
-    /// How many blocks were handed to the disk.
-    written: u64,
-    /// The block being filled, and how many records are in it.
-    block: Box<[u8; INDEX_BLOCK_BYTES]>,
-    filled: u64,
     entries: u64,
     runs: Vec<Run>,
     stamps: Option<(Hlc, Hlc)>,
@@ -47,13 +38,9 @@ impl IndexBuilder {
         end: u64,
     ) -> io::Result<IndexBuilder> {
         Ok(IndexBuilder {
-            file: crate::disk::create_anew(disk, name)?,
+            blocks: BlockWriter::create(disk, name, start)?,
             start,
             end,
-            pending: Vec::new(),
-            written: 1,
-            block: Box::new([0; INDEX_BLOCK_BYTES]),
-            filled: 0,
             entries: 0,
             runs: Vec::new(),
             stamps: None,
@@ -63,18 +50,18 @@ impl IndexBuilder {
         })
     }
 
-    /// Begins the run of `log`, which had come as far as `before`.
-    pub(crate) fn begin(&mut self, log: LogId, before: Tip) {
+    /// Begins the run of `log`, which had come as far as `before`; its number.
+    pub(crate) fn begin(&mut self, log: LogId, before: Tip, links: Links) -> u64 {
         assert!(self.runs.last().is_none_or(|last| last.log < log), "runs stand by log");
         let (first, base, user_max) = (self.entries, before.end, UserTime(i64::MIN));
-        self.runs.push(Run { log, first, count: 0, base, tip: before, user_max });
+        self.runs.push(Run { log, first, count: 0, base, tip: before, user_max, links });
+        self.runs.len() as u64 - 1
     }
 
-    /// Begins the run of `log`, of which is known how far it comes. Some of its entries may be left
-    /// out.
-    pub(crate) fn begin_known(&mut self, log: LogId, base: Offset, tip: Tip) {
-        self.begin(log, Tip { end: base, ..Tip::NONE });
-        self.known.push((self.runs.len() - 1, tip));
+    /// Begins a run that is as in another index.
+    pub(crate) fn begin_known(&mut self, run: &Run) {
+        self.begin(run.log, Tip { end: run.base, ..Tip::NONE }, run.links);
+        self.known.push((self.runs.len() - 1, run.tip));
     }
 
     /// Adds the next entry of the run; its `user_peak` is made anew.
@@ -95,35 +82,7 @@ impl IndexBuilder {
         self.pieces += u64::from(placed.at < self.piece_end || placed.at > self.piece_end + GAP);
         self.piece_end = placed.at + u64::from(placed.entry.length);
         self.entries += 1;
-        let record = placed.encode();
-        self.record(&record)
-    }
-
-    fn record(&mut self, record: &[u8; RECORD_BYTES]) -> io::Result<()> {
-        let at = LEAD_BYTES + self.filled as usize * RECORD_BYTES;
-        self.block[at..at + RECORD_BYTES].copy_from_slice(record);
-        self.filled += 1;
-        if self.filled == RECORDS { self.end_block(self.filled as u32) } else { Ok(()) }
-    }
-
-    fn end_block(&mut self, count: u32) -> io::Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        let number = self.written + (self.pending.len() / INDEX_BLOCK_BYTES) as u64;
-        seal_block(&mut self.block[..], self.start, number, count);
-        self.pending.extend_from_slice(&self.block[..]);
-        self.block.fill(0);
-        self.filled = 0;
-        if self.pending.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let at = self.written * INDEX_BLOCK_BYTES as u64;
-        self.file.write_at(&mut [io::IoSlice::new(&self.pending)], at)?;
-        self.written += (self.pending.len() / INDEX_BLOCK_BYTES) as u64;
-        self.pending.clear();
-        Ok(())
+        self.blocks.record::<ENTRY_BYTES>(&placed.encode())
     }
 
     /// Whether it has no entry.
@@ -140,21 +99,15 @@ impl IndexBuilder {
 
     /// Writes the rest, and puts the file on stable storage; its name is not, yet.
     pub(crate) fn finish(mut self, state: Option<&[u8]>) -> io::Result<()> {
-        self.end_block(self.filled as u32)?;
+        self.blocks.end_block()?;
         for (run, tip) in std::mem::take(&mut self.known) {
             self.runs[run].tip = tip;
         }
-        for run in std::mem::take(&mut self.runs) {
-            let record = run.encode();
-            self.record(&record)?;
-            self.runs.push(run);
+        for run in &self.runs {
+            self.blocks.record::<RUN_BYTES>(&run.encode())?;
         }
-        self.end_block(self.filled as u32)?;
-        for chunk in state.unwrap_or_default().chunks(CONTENT_BYTES) {
-            self.block[LEAD_BYTES..LEAD_BYTES + chunk.len()].copy_from_slice(chunk);
-            self.end_block(chunk.len() as u32)?;
-        }
-        self.flush()?;
+        self.blocks.end_block()?;
+        self.blocks.bytes(state.unwrap_or_default())?;
         let (first_stamp, last_stamp) = self.stamps.unwrap_or((Hlc::ZERO, Hlc::ZERO));
         let header = IndexHeader {
             start: self.start,
@@ -166,7 +119,6 @@ impl IndexBuilder {
             last_stamp,
             pieces: self.pieces,
         };
-        self.file.write_at(&mut [io::IoSlice::new(&header.encode())], 0)?;
-        self.file.sync()
+        self.blocks.finish(&header.encode())
     }
 }

@@ -4,12 +4,12 @@ use hlc::{Hlc, UserTime};
 
 use crate::log::{Entry, LogId, Offset};
 
-/// The length of a record, whether of an entry or of a run.
-pub(crate) const RECORD_BYTES: usize = 104;
+/// The length of an entry's record.
+pub(crate) const ENTRY_BYTES: usize = 104;
+/// The length of a run's record.
+pub(crate) const RUN_BYTES: usize = 136;
 
-pub(crate) type RecordBytes = [u8; RECORD_BYTES];
-
-struct Put<'a>(&'a mut RecordBytes, usize);
+struct Put<'a>(&'a mut [u8], usize);
 
 impl Put<'_> {
     fn field(&mut self, bytes: &[u8]) -> &mut Self {
@@ -19,15 +19,15 @@ impl Put<'_> {
     }
 }
 
-fn u32_at(bytes: &RecordBytes, at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([0, 1, 2, 3].map(|nth| bytes[at + nth]))
 }
 
-fn u64_at(bytes: &RecordBytes, at: usize) -> u64 {
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|nth| bytes[at + nth]))
 }
 
-fn u128_at(bytes: &RecordBytes, at: usize) -> u128 {
+fn u128_at(bytes: &[u8], at: usize) -> u128 {
     u128::from(u64_at(bytes, at)) | u128::from(u64_at(bytes, at + 8)) << 64
 }
 
@@ -41,8 +41,8 @@ pub struct Placed {
 }
 
 impl Placed {
-    pub(crate) fn encode(&self) -> RecordBytes {
-        let (entry, mut bytes) = (&self.entry, [0; RECORD_BYTES]);
+    pub(crate) fn encode(&self) -> [u8; ENTRY_BYTES] {
+        let (entry, mut bytes) = (&self.entry, [0; ENTRY_BYTES]);
         Put(&mut bytes, 0)
             .field(&entry.stamp.bits().to_le_bytes())
             .field(&entry.base.0.to_le_bytes())
@@ -61,7 +61,7 @@ impl Placed {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &RecordBytes) -> Placed {
+    pub(crate) fn decode(bytes: &[u8]) -> Placed {
         let entry = Entry {
             stamp: Hlc::from_bits(u64_at(bytes, 0)),
             base: Offset(u64_at(bytes, 8)),
@@ -122,8 +122,64 @@ impl Tip {
     }
 }
 
+/// Where a run stands: in which part, and which of its runs it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunPlace {
+    /// The position at which the part begins.
+    pub part: u64,
+    /// Its number there, or what it was before the part was filed: where to look first.
+    pub number: u64,
+}
+
+impl RunPlace {
+    /// In the place of a run that there is none of.
+    const NONE: RunPlace = RunPlace { part: u64::MAX, number: 0 };
+
+    pub(crate) fn get(self) -> Option<RunPlace> {
+        (self.part != u64::MAX).then_some(self)
+    }
+}
+
+/// The way from a run to earlier ones of its log: to the one before, and to one far before, so that any
+/// is reached in a number of steps that grows as the logarithm of how many there are (Myers, *An
+/// applicative random-access stack*, 1983).
+///
+/// A link may lead to a run that was given up since, and is not there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// The run before.
+    pub previous: Option<RunPlace>,
+    /// One far before.
+    pub jump: Option<RunPlace>,
+    /// How many runs the log had before.
+    pub depth: u32,
+    /// How many it had before the run that `jump` leads to.
+    pub jump_depth: u32,
+}
+
+impl Links {
+    /// Those of a log's first run.
+    pub const FIRST: Links = Links { previous: None, jump: None, depth: 0, jump_depth: 0 };
+
+    /// Those of the run that follows one at `place` with the links `previous`; `jumped` are the links of
+    /// the run to which that one jumps.
+    pub(crate) fn after(place: RunPlace, previous: &Links, jumped: Option<&Links>) -> Links {
+        let depth = previous.depth.saturating_add(1);
+        let previous_jump = previous.depth.saturating_sub(previous.jump_depth);
+        // Two jumps of the same length become one of both.
+        let both = jumped.filter(|jumped| {
+            jumped.jump.is_some()
+                && previous.jump_depth.saturating_sub(jumped.jump_depth) == previous_jump
+        });
+        let (jump, jump_depth) = match both {
+            Some(jumped) => (jumped.jump, jumped.jump_depth),
+            None => (Some(place), previous.depth),
+        };
+        Links { previous: Some(place), jump, depth, jump_depth }
+    }
+}
+
 /// The run of a log in an indexed stretch: its entries there, and how far it had come behind them.
-/// Every log that the store knew at the end of the stretch has one, be it empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The log.
@@ -138,11 +194,15 @@ pub struct Run {
     pub tip: Tip,
     /// The largest user time in the run.
     pub user_max: UserTime,
+    /// Where earlier runs of the log stand.
+    pub links: Links,
 }
 
 impl Run {
-    pub(crate) fn encode(&self) -> RecordBytes {
-        let mut bytes = [0; RECORD_BYTES];
+    pub(crate) fn encode(&self) -> [u8; RUN_BYTES] {
+        let mut bytes = [0; RUN_BYTES];
+        let Links { previous, jump, depth, jump_depth } = self.links;
+        let (previous, jump) = (previous.unwrap_or(RunPlace::NONE), jump.unwrap_or(RunPlace::NONE));
         Put(&mut bytes, 0)
             .field(&self.log.0.to_le_bytes())
             .field(&self.first.to_le_bytes())
@@ -154,11 +214,19 @@ impl Run {
             .field(&self.tip.chain.to_le_bytes())
             .field(&self.tip.user_peak.0.to_le_bytes())
             .field(&self.user_max.0.to_le_bytes())
-            .field(&self.tip.epoch.to_le_bytes());
+            .field(&self.tip.epoch.to_le_bytes())
+            .field(&[0; 4])
+            .field(&previous.part.to_le_bytes())
+            .field(&previous.number.to_le_bytes())
+            .field(&jump.part.to_le_bytes())
+            .field(&jump.number.to_le_bytes())
+            .field(&depth.to_le_bytes())
+            .field(&jump_depth.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &RecordBytes) -> Run {
+    pub(crate) fn decode(bytes: &[u8]) -> Run {
+        let place = |at| RunPlace { part: u64_at(bytes, at), number: u64_at(bytes, at + 8) }.get();
         Run {
             log: LogId(u64_at(bytes, 0)),
             first: u64_at(bytes, 8),
@@ -173,6 +241,12 @@ impl Run {
                 epoch: u32_at(bytes, 88),
             },
             user_max: UserTime(u64_at(bytes, 80) as i64),
+            links: Links {
+                previous: place(96),
+                jump: place(112),
+                depth: u32_at(bytes, 128),
+                jump_depth: u32_at(bytes, 132),
+            },
         }
     }
 
@@ -207,7 +281,39 @@ mod tests {
         assert_eq!(Placed::decode(&placed.encode()), placed);
         let tip = Tip { bytes: 15, ..Tip::of(&entry, UserTime(16)) };
         let (log, base, user_max) = (LogId(17), Offset(1), UserTime(-18));
-        let run = Run { log, first: 19, count: 20, base, tip, user_max };
+        let place = |part| Some(RunPlace { part, number: part + 1 });
+        let links = Links { previous: place(21), jump: place(23), depth: 25, jump_depth: 26 };
+        let run = Run { log, first: 19, count: 20, base, tip, user_max, links };
         assert_eq!(Run::decode(&run.encode()), run);
+        let run = Run { links: Links::FIRST, ..run };
+        assert_eq!(Run::decode(&run.encode()), run);
+    }
+
+    /// From each of many runs, each earlier one is reached in few steps.
+    #[test]
+    fn f14_any_run_is_reached_in_a_logarithm_of_steps() {
+        let place = |depth: usize| RunPlace { part: depth as u64, number: 0 };
+        let mut runs = vec![Links::FIRST];
+        for depth in 1..2000 {
+            let previous = runs[depth - 1];
+            let jumped = previous.jump.map(|jump| runs[jump.part as usize]);
+            runs.push(Links::after(place(depth - 1), &previous, jumped.as_ref()));
+        }
+        let mut most = 0;
+        for from in (0..2000).step_by(7) {
+            for to in (0..=from).step_by(3) {
+                let (mut at, mut steps) = (from, 0);
+                while at > to {
+                    let links = runs[at];
+                    assert_eq!(links.depth as usize, at);
+                    let jump = links.jump.map_or(0, |jump| jump.part as usize);
+                    assert_eq!(links.jump_depth as usize, jump);
+                    at = if jump >= to { jump } else { at - 1 };
+                    steps += 1;
+                }
+                most = most.max(steps);
+            }
+        }
+        assert!(most <= 3 * 2000_u32.ilog2(), "{most} steps among 2000 runs");
     }
 }

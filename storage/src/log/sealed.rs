@@ -1,18 +1,19 @@
-//! What of a log is sealed: found by bisecting over indexes, nothing of which is held.
+//! What of a log is sealed: found by following links over indexes, nothing of which is held.
 //!
 //! First comes the base, if the log was compacted: one file with what is left of its beginning. Then
-//! come the parts. What lies below `freed` is not looked for in parts: the base has it, or it was
-//! given up.
+//! come the runs of the log in parts, each of which knows where earlier ones stand; the newest is the
+//! *head*. What lies below `freed` is not looked for in parts: the base has it, or it was given up.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hlc::Cut;
 
 use super::{LogId, Offset};
-use crate::index::{Placed, Run, Tip, bisect};
-use crate::part::{Indexed, Part};
+use crate::index::{Links, Placed, Run, RunPlace, Tip};
+use crate::part::{Indexed, Part, part_at};
 
 /// What is left of the beginning of a log that was compacted.
 #[derive(Debug)]
@@ -53,14 +54,21 @@ pub(crate) struct Sealed {
     pub(super) freed: Tip,
     /// How far the log had come where what is sealed ends.
     pub(super) tip: Tip,
+    /// Where its newest run stands.
+    pub(super) head: Option<RunPlace>,
 }
 
 /// The file in which something was found.
 #[derive(Clone)]
 enum Source {
     Base(Arc<Base>),
-    /// The part, and its place among the parts.
-    Part(Arc<Part>, usize),
+    Part(Arc<Part>),
+}
+
+/// A run that was found, and its part.
+pub(crate) struct FoundRun {
+    pub(crate) part: Arc<Part>,
+    pub(crate) run: Run,
 }
 
 /// An entry that was found.
@@ -76,7 +84,7 @@ impl Spot {
     pub(super) fn entry(&self, number: u64) -> io::Result<Placed> {
         let found = self.files.index.entry(number);
         match &self.source {
-            Source::Part(part, _) => part.note(found),
+            Source::Part(part) => part.note(found),
             Source::Base(base) => base.note(found),
         }
     }
@@ -92,10 +100,119 @@ impl Spot {
 }
 
 impl Sealed {
-    /// The run of the log in a part; `None` if the part has nothing that is looked for there.
-    fn run(&self, part: &Part) -> io::Result<Option<Run>> {
-        let run = part.run(self.log)?;
-        Ok(run.filter(|run| run.tip.end > self.freed.end))
+    /// The run at a place; `None` if it was given up since somebody wrote down its place.
+    fn run(&self, place: RunPlace) -> io::Result<Option<FoundRun>> {
+        let Some(part) = part_at(&self.parts, place.part) else { return Ok(None) };
+        let run = part.run_near(self.log, place.number)?;
+        let run = run.filter(|run| run.tip.end > self.freed.end);
+        Ok(run.map(|run| FoundRun { part: Arc::clone(part), run }))
+    }
+
+    /// The run at a place, which has to be there if the log had come to `end` behind it.
+    fn run_that_ends(&self, place: RunPlace, end: Offset) -> io::Result<Option<FoundRun>> {
+        if end <= self.freed.end {
+            return Ok(None);
+        }
+        if let Some(found) = self.run(place)?.filter(|found| found.run.tip.end == end) {
+            return Ok(Some(found));
+        }
+        // To take it for given up would be to answer as if nothing had been there.
+        let error = io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "an index does not have a run that another leads to; it is made anew. If that does not help: stop the server, remove *.index from its journal, and start it again. log={}, part={}, end={}",
+                self.log.0, place.part, end.0
+            ),
+        );
+        match part_at(&self.parts, place.part) {
+            Some(part) => part.note(Err(error)),
+            None => Err(error),
+        }
+    }
+
+    /// The newest run.
+    pub(crate) fn head(&self) -> io::Result<Option<FoundRun>> {
+        match self.head {
+            Some(head) => self.run_that_ends(head, self.tip.end),
+            None => Ok(None),
+        }
+    }
+
+    /// The run before one.
+    fn previous(&self, found: &FoundRun) -> io::Result<Option<FoundRun>> {
+        match found.run.links.previous {
+            Some(place) => self.run_that_ends(place, found.run.base),
+            None => Ok(None),
+        }
+    }
+
+    /// The oldest run that is not `whole`. Those of which that is true are older than those of which it
+    /// is not.
+    fn oldest_not(&self, whole: impl Fn(&Run) -> bool) -> io::Result<Option<FoundRun>> {
+        let is_wanted = |found: &FoundRun| !whole(&found.run);
+        let Some(mut found) = self.head()?.filter(is_wanted) else { return Ok(None) };
+        loop {
+            let Links { previous, jump, .. } = found.run.links;
+            if let Some(jump) = jump.filter(|jump| Some(*jump) != previous)
+                && let Some(earlier) = self.run(jump)?.filter(is_wanted)
+            {
+                found = earlier;
+                continue;
+            }
+            match self.previous(&found)?.filter(is_wanted) {
+                Some(earlier) => found = earlier,
+                None => return Ok(Some(found)),
+            }
+        }
+    }
+
+    /// How far the log had come before the oldest run that is not `whole`.
+    pub(crate) fn tip_of_whole(&self, whole: impl Fn(&Run) -> bool) -> io::Result<Tip> {
+        self.oldest_not(whole)?.map_or(Ok(self.tip), |found| self.tip_before_run(&found))
+    }
+
+    /// How far the log had come before a run.
+    fn tip_before_run(&self, found: &FoundRun) -> io::Result<Tip> {
+        Ok(self.previous(found)?.map_or(self.freed, |previous| previous.run.tip))
+    }
+
+    /// The runs that end in `offsets`, the first not counted and the last counted, oldest first; also of
+    /// what is not looked for any more, as far as it is there.
+    pub(crate) fn runs_in(&self, offsets: Range<Offset>) -> io::Result<Vec<FoundRun>> {
+        let (from, to) = (offsets.start, offsets.end);
+        let freed = Tip { end: from, ..self.freed };
+        let sealed = Sealed {
+            log: self.log,
+            base: None,
+            parts: Arc::clone(&self.parts),
+            freed,
+            tip: self.tip,
+            head: self.head,
+        };
+        let is_in = |found: &FoundRun| found.run.tip.end <= to;
+        let mut next = match self.oldest_not(|run| run.tip.end <= to)? {
+            Some(found) => found.run.links.previous,
+            None => self.head,
+        };
+        let (mut runs, mut reached) = (Vec::new(), u64::MAX);
+        while let Some(place) = next {
+            reached = place.part;
+            let found = sealed.run(place)?;
+            next = found.as_ref().and_then(|found| found.run.links.previous);
+            runs.extend(found.filter(is_in));
+        }
+        // An index that was made anew may lack a run that others led through.
+        if runs.last().is_none_or(|oldest| oldest.run.base > from) {
+            let older = self.parts.iter().filter(|part| part.start < reached);
+            for part in older.rev() {
+                let run = part.find_run(self.log)?.map(|(_, run)| run);
+                if let Some(run) = run.filter(|run| run.tip.end > from && run.tip.end <= to) {
+                    runs.push(FoundRun { part: Arc::clone(part), run });
+                }
+            }
+        }
+        runs.reverse();
+        Ok(runs)
     }
 
     /// The first entry that is not `before`. Entries of which that is true stand first, and `whole`
@@ -115,27 +232,14 @@ impl Sealed {
                 return Ok(Some(Spot { source, files, run: base.run, number }));
             }
         }
-        let first = bisect(0..self.parts.len() as u64, |nth| {
-            Ok(self.run(&self.parts[nth as usize])?.is_none_or(|run| whole(&run)))
-        })?;
-        self.find_from(first as usize, &before)
-    }
-
-    /// The first entry that is not `before`, in the part `first` or behind it.
-    fn find_from(
-        &self,
-        first: usize,
-        before: &impl Fn(&Placed) -> bool,
-    ) -> io::Result<Option<Spot>> {
-        for (place, part) in self.parts.iter().enumerate().skip(first) {
-            let Some(run) = self.run(part)?.filter(|run| run.count > 0) else { continue };
-            let files = part.files();
-            let entries = run.entries();
-            let number = part.note(files.index.partition_point(entries.clone(), before))?;
+        let mut next = self.oldest_not(whole)?;
+        while let Some(FoundRun { part, run }) = next {
+            let (files, entries) = (part.files(), run.entries());
+            let number = part.note(files.index.partition_point(entries.clone(), &before))?;
             if number < entries.end {
-                let source = Source::Part(Arc::clone(part), place);
-                return Ok(Some(Spot { source, files, run, number }));
+                return Ok(Some(Spot { source: Source::Part(part), files, run, number }));
             }
+            next = self.oldest_not(|later| later.tip.end <= run.tip.end)?;
         }
         Ok(None)
     }
@@ -158,12 +262,13 @@ impl Sealed {
         }
         match &spot.source {
             Source::Base(_) => Ok(Tip::NONE),
-            Source::Part(_, place) => self.tip_before_part(*place),
+            Source::Part(part) => {
+                self.tip_before_run(&FoundRun { part: Arc::clone(part), run: spot.run })
+            }
         }
     }
 
-    /// How far the log had come in `cut`. Stamps rise over all logs, so the part in which it ends is
-    /// known without a look at any.
+    /// How far the log had come in `cut`.
     pub(super) fn tip_at(&self, cut: Cut) -> io::Result<Tip> {
         let is_in = |placed: &Placed| cut.admits(placed.entry.stamp);
         if let Some(base) = &self.base
@@ -177,38 +282,15 @@ impl Sealed {
             let entry = base.note(index.entry(number - 1))?.entry;
             return Ok(Tip::of(&entry, entry.user_peak));
         }
-        let place = self.parts.partition_point(|part| cut.admits(part.last_stamp));
-        let tip = match self.parts.get(place) {
-            Some(part) => match self.last_in(part, is_in)? {
+        let tip = match self.oldest_not(|run| cut.admits(run.tip.stamp))? {
+            Some(found) => match last_in(&found, is_in)? {
                 Some(tip) => return Ok(tip),
-                None => self.tip_before_part(place)?,
+                None => self.tip_before_run(&found)?,
             },
             None => self.tip,
         };
         // Of a moment that everything before was given up of, nothing is known.
         Ok(if cut.admits(tip.stamp) { tip } else { Tip::NONE })
-    }
-
-    /// How far the log had come at the last entry of it in a part that is `before`.
-    fn last_in(&self, part: &Part, before: impl Fn(&Placed) -> bool) -> io::Result<Option<Tip>> {
-        let Some(run) = self.run(part)?.filter(|run| run.count > 0) else { return Ok(None) };
-        let index = part.index();
-        let number = part.note(index.partition_point(run.entries(), before))?;
-        if number == run.first {
-            return Ok(None);
-        }
-        let entry = part.note(index.entry(number - 1))?.entry;
-        Ok(Some(Tip::of(&entry, entry.user_peak)))
-    }
-
-    /// How far the log had come in front of the part at a place.
-    fn tip_before_part(&self, place: usize) -> io::Result<Tip> {
-        let before = match place.checked_sub(1) {
-            Some(before) => self.parts[before].run(self.log)?,
-            None => None,
-        };
-        let tip = before.map_or(Tip::NONE, |run| run.tip);
-        Ok(if tip.end > self.freed.end { tip } else { self.freed })
     }
 
     /// How far the log had come where the last epoch that is not above `epoch` ended.
@@ -262,13 +344,17 @@ impl Sealed {
         Ok(None)
     }
 
-    /// The first entry of the next run that has one.
+    /// The first entry of the next run.
     pub(super) fn next_run(&self, spot: &Spot) -> io::Result<Option<Spot>> {
+        let end = spot.run.tip.end;
         let next = match &spot.source {
-            Source::Base(_) => 0,
-            Source::Part(_, place) => place + 1,
+            Source::Base(_) => self.oldest_not(|_| false)?,
+            Source::Part(_) => self.oldest_not(|run| run.tip.end <= end)?,
         };
-        self.find_from(next, &|_| false)
+        Ok(next.map(|FoundRun { part, run }| {
+            let (files, number) = (part.files(), run.first);
+            Spot { source: Source::Part(part), files, run, number }
+        }))
     }
 
     /// The entry with the largest user time among those that lie wholly in `[from, until)`; the first
@@ -301,6 +387,18 @@ impl Sealed {
         }
         Ok(best)
     }
+}
+
+/// How far the log had come at the last entry of a run that is `before`.
+fn last_in(found: &FoundRun, before: impl Fn(&Placed) -> bool) -> io::Result<Option<Tip>> {
+    let FoundRun { part, run } = found;
+    let index = part.index();
+    let number = part.note(index.partition_point(run.entries(), before))?;
+    if number == run.first {
+        return Ok(None);
+    }
+    let entry = part.note(index.entry(number - 1))?.entry;
+    Ok(Some(Tip::of(&entry, entry.user_peak)))
 }
 
 /// The entry with the largest user time among some of a run; the first of equals.

@@ -14,6 +14,7 @@ mod file_rig;
 pub(crate) mod finding;
 mod flush_size;
 mod group_commit;
+mod many_logs;
 mod null_disk;
 mod persistence;
 pub(crate) mod plain;
@@ -89,6 +90,8 @@ enum Choice {
     F14,
     /// Time and memory to open a long history
     Start,
+    /// What it costs that there were many logs, each written to once
+    Logs,
     /// Time to find a moment by length of the log
     Seek,
     /// A file with overwrites, read whole at 500 moments (figure 11)
@@ -105,7 +108,7 @@ struct Experiment {
     run: fn(&Bench) -> Result<Findings>,
 }
 
-const EXPERIMENTS: [Experiment; 11] = [
+const EXPERIMENTS: [Experiment; 12] = [
     Experiment { choice: Choice::F28, name: "f28", run: append_rate::run },
     Experiment { choice: Choice::Sustained, name: "sustained", run: append_rate::run_sustained },
     Experiment { choice: Choice::F29, name: "f29", run: cut_read::run },
@@ -114,6 +117,7 @@ const EXPERIMENTS: [Experiment; 11] = [
     Experiment { choice: Choice::Group, name: "group", run: group_commit::run },
     Experiment { choice: Choice::F14, name: "f14", run: append_cost::run },
     Experiment { choice: Choice::Start, name: "start", run: start::run },
+    Experiment { choice: Choice::Logs, name: "logs", run: many_logs::run },
     Experiment { choice: Choice::Seek, name: "seek", run: seek::run },
     Experiment { choice: Choice::F34, name: "f34", run: file_moments::run },
     Experiment { choice: Choice::F35, name: "f35", run: file_overhead::run },

@@ -41,6 +41,9 @@ struct RunLine<'a> {
     epoch: u32,
     user_max: i64,
     user_peak: i64,
+    previous: Option<u64>,
+    jump: Option<u64>,
+    depth: u32,
 }
 
 #[derive(Serialize)]
@@ -195,9 +198,14 @@ impl Walk<'_, '_> {
                 epoch: tip.epoch,
                 user_max: run.user_max.0,
                 user_peak: tip.user_peak.0,
+                previous: run.links.previous.map(|place| place.part),
+                jump: run.links.jump.map(|place| place.part),
+                depth: run.links.depth,
             });
         }
-        let headings = &["log", "entries", "offsets", "bytes", "last stamp", "epoch", "chain"];
+        let headings =
+            &["log", "entries", "offsets", "bytes", "last stamp", "epoch", "chain", "run before"];
+        let previous = run.links.previous.map(|place| place.part.to_string());
         let cells = [
             run.log.0.to_string(),
             run.count.to_string(),
@@ -206,6 +214,7 @@ impl Walk<'_, '_> {
             stamp(tip.stamp),
             tip.epoch.to_string(),
             chain,
+            previous.unwrap_or_else(|| "none".to_owned()),
         ];
         self.printer.row(headings, cells)
     }

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::file_overhead;
+use super::many_logs;
 use super::plain::Source;
 use super::rig::{Durability, Rig};
 use super::rounds::Stopwatch;
@@ -53,6 +54,10 @@ pub(super) enum Act {
     Open,
     /// Writes to a file, and says what its history costs
     File,
+    /// Writes one entry to each of many logs, and says what that took
+    Scatter,
+    /// Opens what was scattered, finds some of the logs, and says what that took
+    Gather,
 }
 
 /// Does the work, and says what it found as one line of JSON.
@@ -61,6 +66,8 @@ pub(crate) fn run(work: &ChildWork) -> Result<()> {
         Act::Write => write(&work.dir, work.job.entries),
         Act::Open => say(&open(&work.dir)?),
         Act::File => say(&file_overhead::measure(&work.dir, work.job)?),
+        Act::Scatter => say(&many_logs::scatter(&work.dir, work.job.entries)?),
+        Act::Gather => say(&many_logs::gather(&work.dir, work.job.entries)?),
     }
 }
 
@@ -75,6 +82,8 @@ pub(super) fn spawn(act: Act, directory: &Path, job: Job) -> Result<Value> {
         Act::Write => "write",
         Act::Open => "open",
         Act::File => "file",
+        Act::Scatter => "scatter",
+        Act::Gather => "gather",
     };
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["storage-child", act, "--dir"]).arg(directory).stderr(Stdio::inherit());

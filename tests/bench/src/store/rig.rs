@@ -212,14 +212,14 @@ impl Rig {
 
     /// The stamps of a log's first and last entries.
     pub(crate) fn span(&self, log: u64) -> Result<(Hlc, Hlc)> {
-        let log = self.store.log(LogId(log));
+        let log = self.store.log(LogId(log))?;
         let first = log.entry_at(Offset(0))?.context("the log is empty")?;
         Ok((first.stamp, log.tip().stamp))
     }
 
     /// The first offset of the log that is not in the cut.
     pub(crate) fn offset_at(&self, log: u64, cut: Cut) -> Result<u64> {
-        Ok(self.store.log(LogId(log)).offset_at(cut)?.0)
+        Ok(self.store.log(LogId(log))?.offset_at(cut)?.0)
     }
 
     /// Reads a log from its start up to `cut`, `request_bytes` at once; how many bytes that was.
@@ -230,7 +230,7 @@ impl Rig {
         request_bytes: usize,
         reader: &mut Reader,
     ) -> Result<u64> {
-        let log = self.store.log(LogId(log));
+        let log = self.store.log(LogId(log))?;
         let end = log.offset_at(cut)?;
         let (mut from, mut bytes) = (Offset(0), 0);
         while from < end {

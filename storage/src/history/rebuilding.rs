@@ -1,0 +1,295 @@
+//! Making an index anew that is lost or damaged: from its data file, the runs before it, and what was given
+//! up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::History;
+use super::indexing::links_after;
+use super::opening::read_header;
+use super::replacing::rebuild_base;
+use crate::data_file::DataFile;
+use crate::disk::Disk;
+use crate::filed::{FiledWalk, index_name};
+use crate::index::{BlockCache, Index, IndexBuilder, Links, Placed, Run, RunPlace, Tip};
+use crate::journal::{FRAME_BYTES, Frame, RecoverError, Segment, Visit, scan_sealed};
+use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, entry_of};
+use crate::manifest::{Listed, Manifest};
+use crate::part::{Layout, Part};
+
+impl History {
+    /// Makes the indexes anew that were found damaged; how many.
+    ///
+    /// # Errors
+    /// The disk fails, or the data itself is damaged. The others were made anew all the same.
+    pub(crate) fn rebuild_suspects(&self) -> io::Result<usize> {
+        // Whoever gives back space may hold it for long, and indexing must not wait for that.
+        let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(0) };
+        let parts = self.parts.all();
+        let manifest = self.manifest.lock().clone();
+        let rebuilding = Rebuilding { disk: &*self.disk, cache: &self.cache, manifest: &manifest };
+        let (mut rebuilt, mut failed) = (0, Ok(0));
+        let suspects = (0..parts.len()).filter(|place| parts[*place].is_suspect());
+        let mended = suspects.map(|place| rebuilding.mend(&parts, place));
+        let with_base = manifest.logs.iter().filter(|(_, held)| held.base > 0);
+        let bases = with_base.map(|(log, _)| self.mend_base(&*self.log(*log)?));
+        for result in mended.chain(bases) {
+            match result {
+                Ok(count) => rebuilt += count,
+                Err(error) => failed = Err(error),
+            }
+        }
+        self.stats.rebuilt.fetch_add(rebuilt as u64, Ordering::Relaxed);
+        failed.map(|_| rebuilt)
+    }
+
+    /// Makes the index of a log's base anew, if it is damaged.
+    fn mend_base(&self, log: &Log) -> io::Result<usize> {
+        let Some(base) = log.base().filter(|base| base.is_suspect()) else { return Ok(0) };
+        let data = &base.files.data;
+        let header = read_header(data.file())?.ok_or_else(|| data.damaged(0, "a header"))?;
+        rebuild_base(&*self.disk, log.id, &header, data, log.horizon().freed.end)?;
+        let mended = self.open_new_base(log.id, &data.name)?;
+        let _manifest = self.manifest.lock();
+        let is_its = |held: &Arc<Base>| Arc::ptr_eq(held, &base);
+        if log.base().as_ref().is_some_and(is_its) {
+            log.set_beginning(Beginning { horizon: log.horizon(), base: Some(mended) });
+        }
+        Ok(1)
+    }
+}
+
+/// What indexes are made anew from, besides their data.
+pub(super) struct Rebuilding<'a> {
+    pub(super) disk: &'a dyn Disk,
+    pub(super) cache: &'a Arc<BlockCache>,
+    pub(super) manifest: &'a Manifest,
+}
+
+/// The newest run of each log before a part, and how many indexes were made anew to find them.
+type Before = (BTreeMap<LogId, (RunPlace, Run)>, usize);
+
+impl Rebuilding<'_> {
+    /// Makes the index of a part anew, and of those before it whose damage it comes upon; how many.
+    pub(super) fn mend(&self, parts: &[Arc<Part>], place: usize) -> io::Result<usize> {
+        let part = &parts[place];
+        let listed = Listed { start: part.start, end: part.end, layout: part.layout };
+        let state = part.index().state().unwrap_or(None);
+        let (before, behind) = (&parts[..place], &parts[place + 1..]);
+        let mended = self.rebuild(listed, part.data(), before, state.as_deref())?;
+        part.set_index(Arc::new(self.confirm(listed, part.data(), behind.iter())?));
+        Ok(mended)
+    }
+
+    /// Makes the index of a part anew, under the name [`anew`]; how many that makes with those before it
+    /// that were found damaged. It counts once it is [confirmed](Rebuilding::confirm).
+    pub(super) fn rebuild(
+        &self,
+        listed: Listed,
+        data: &Arc<DataFile>,
+        before: &[Arc<Part>],
+        state: Option<&[u8]>,
+    ) -> io::Result<usize> {
+        tracing::warn!(file = data.name, "an index is lost or damaged, and is made anew");
+        let mut found: BTreeMap<LogId, Vec<Placed>> = BTreeMap::new();
+        match listed.layout {
+            Layout::Journal => entries_of_journal(listed, data, &mut found)?,
+            Layout::Filed { .. } => entries_of_filed(data, self.manifest, &mut found)?,
+        }
+        // Of a run whose space was given back, or that something stands in for, rests may be left.
+        found.retain(|log, entries| {
+            let freed = self.manifest.horizon(*log).freed.end;
+            entries.retain(|placed| placed.entry.end() > freed);
+            !entries.is_empty()
+        });
+        let (runs, mended) = self.runs_before(before, &found)?;
+        let name = anew(&index_name(&data.name));
+        let mut builder = IndexBuilder::create(self.disk, &name, listed.start, listed.end)?;
+        for (log, entries) in found {
+            let (links, tip) = match runs.get(&log) {
+                Some((place, run)) => (links_after(before, log, *place), run.tip),
+                None => (Links::FIRST, self.manifest.horizon(log).freed),
+            };
+            add_run(&mut builder, listed.layout, data, log, (links, tip), entries)?;
+        }
+        // The next stretch begins behind the stamps of this one, also when nothing is left in it.
+        if let (Some(before), true) = (before.last(), builder.is_empty()) {
+            builder.widen(before.last_stamp, before.last_stamp);
+        }
+        builder.finish(state)?;
+        Ok(1 + mended)
+    }
+
+    /// Puts an index that was made anew in its place, if the runs behind it go on where those in it end:
+    /// what a rotten data file lost of the end of a run, nothing else would tell.
+    pub(super) fn confirm<'p>(
+        &self,
+        listed: Listed,
+        data: &DataFile,
+        behind: impl Iterator<Item = &'p Arc<Part>>,
+    ) -> io::Result<Index> {
+        let name = index_name(&data.name);
+        let index = self.open(&anew(&name), listed)?;
+        if listed.layout != Layout::Journal {
+            for part in behind {
+                match self.check_follows(&index, part, data) {
+                    // A damaged one is no witness, and is compared with this one when it is made anew.
+                    Err(error) if part.is_suspect() => tracing::debug!(%error, "no witness"),
+                    checked => checked?,
+                }
+            }
+        }
+        promote(self.disk, &name)?;
+        self.open(&name, listed)
+    }
+
+    fn open(&self, name: &str, listed: Listed) -> io::Result<Index> {
+        let index = Index::open(self.disk, name, listed.start, self.cache)?;
+        index.filter(|index| index.header.end == listed.end).ok_or_else(|| {
+            io::Error::other(format!("an index cannot be read that was just written: {name}"))
+        })
+    }
+
+    fn check_follows(&self, index: &Index, behind: &Part, data: &DataFile) -> io::Result<()> {
+        let next = behind.index();
+        for number in 0..next.header.runs {
+            let run = behind.note(next.run_at(number))?;
+            let follows = |place: RunPlace| place.part == index.header.start;
+            let is_kept = run.base > self.manifest.horizon(run.log).freed.end;
+            if is_kept && run.links.previous.is_some_and(follows) {
+                let end = index.run(run.log)?.map(|before| before.tip.end);
+                if end != Some(run.base) {
+                    let length = data.file().length()?;
+                    return Err(data.damaged(length, "the last frame of a log"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest runs before a part of the logs in it that have any which was not given up.
+    fn runs_before(
+        &self,
+        before: &[Arc<Part>],
+        found: &BTreeMap<LogId, Vec<Placed>>,
+    ) -> io::Result<Before> {
+        let goes_on = |log: &LogId, entries: &[Placed]| {
+            let base = entries.first().map_or(Offset(0), |first| first.entry.base);
+            base > self.manifest.horizon(*log).freed.end
+        };
+        let going_on = found.iter().filter(|(log, entries)| goes_on(log, entries));
+        let mut wanted: BTreeSet<LogId> = going_on.map(|(log, _)| *log).collect();
+        let (mut runs, mut mended) = (BTreeMap::new(), 0);
+        for (place, part) in before.iter().enumerate().rev() {
+            if wanted.is_empty() {
+                break;
+            }
+            for log in std::mem::take(&mut wanted) {
+                let run = match part.find_run(log) {
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        mended += self.mend(before, place)?;
+                        part.find_run(log)?
+                    }
+                    run => run?,
+                };
+                match run {
+                    Some((number, run)) => {
+                        runs.insert(log, (RunPlace { part: part.start, number }, run));
+                    }
+                    None => {
+                        wanted.insert(log);
+                    }
+                }
+            }
+        }
+        Ok((runs, mended))
+    }
+}
+
+/// Adds the entries of a log, which had come as far as `tip`.
+fn add_run(
+    builder: &mut IndexBuilder,
+    layout: Layout,
+    data: &DataFile,
+    log: LogId,
+    (links, mut tip): (Links, Tip),
+    entries: Vec<Placed>,
+) -> io::Result<()> {
+    builder.begin(log, tip, links);
+    for mut placed in entries {
+        let entry = &mut placed.entry;
+        if entry.base != tip.end {
+            return Err(data.damaged(placed.at, "a frame in front of this one"));
+        }
+        entry.bytes = tip.bytes + u64::from(entry.length);
+        let chain = Entry::link(tip.chain, entry);
+        // Bytes of a payload beside a hole may look like a frame, and were made to: what they cannot
+        // know is the chain of a log.
+        if layout != Layout::Journal && entry.chain != chain {
+            return Err(data.damaged(placed.at, "the chain of a frame"));
+        }
+        entry.chain = chain;
+        tip = Tip::of(entry, tip.user_peak.max(entry.user_max));
+        builder.entry(placed)?;
+    }
+    Ok(())
+}
+
+/// The name of an index that is made anew, until it was compared with what must follow it: a start
+/// must not find one that was refused.
+pub(super) fn anew(index: &str) -> String {
+    format!("{index}.new")
+}
+
+/// Puts an index that was made anew in place of the one before.
+pub(super) fn promote(disk: &dyn Disk, index: &str) -> io::Result<()> {
+    disk.rename(&anew(index), index)?;
+    disk.sync_names()
+}
+
+fn entries_of_filed(
+    data: &DataFile,
+    manifest: &Manifest,
+    found: &mut BTreeMap<LogId, Vec<Placed>>,
+) -> io::Result<()> {
+    let damaged = |at: Option<u64>| at.map_or(Ok(()), |at| Err(data.damaged(at, "a frame")));
+    let mut walk = FiledWalk::new(data)?;
+    let mut before_is_freed = false;
+    while let Some(filed) = walk.next()? {
+        let mut entry = entry_of(&filed.frame, filed.position + FRAME_BYTES as u64);
+        entry.chain = filed.chain;
+        // Of a frame that was given up the header may be left over: what follows it is what is left of a
+        // hole, which may be too short to be told for one.
+        damaged(walk.damaged.take().filter(|_| !before_is_freed))?;
+        before_is_freed = entry.end() <= manifest.horizon(filed.frame.log).freed.end;
+        found.entry(filed.frame.log).or_default().push(Placed { entry, at: filed.at });
+    }
+    // It may have been the last of a run: nothing behind it would tell.
+    damaged(walk.damaged.take().filter(|_| !before_is_freed))
+}
+
+fn entries_of_journal(
+    listed: Listed,
+    data: &Arc<DataFile>,
+    found: &mut BTreeMap<LogId, Vec<Placed>>,
+) -> io::Result<()> {
+    struct Collect<'a>(&'a mut BTreeMap<LogId, Vec<Placed>>);
+    impl Visit for Collect<'_> {
+        fn frame(
+            &mut self,
+            segment: &Arc<Segment>,
+            position: u64,
+            frame: &Frame,
+            _start: &[u8],
+        ) -> Result<(), RecoverError> {
+            let entry = entry_of(frame, position + FRAME_BYTES as u64);
+            let at = segment.at(entry.position);
+            self.0.entry(frame.log).or_default().push(Placed { entry, at });
+            Ok(())
+        }
+    }
+    let segment = Arc::new(Segment::new(listed.start, Arc::clone(data)));
+    scan_sealed(&segment, listed.end, &mut Collect(found)).map_err(io::Error::other)
+}

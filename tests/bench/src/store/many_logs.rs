@@ -1,0 +1,132 @@
+//! M5: what it costs that there were very many logs, as general files make them: each is written to once.
+//! A start, memory, and the index of a segment must not grow with how many there ever were.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use hlc::Cut;
+use serde_json::{Value, json};
+
+use super::Bench;
+use super::child::{Act, Job, spawn};
+use super::finding::{Finding, Findings, Goal};
+use super::plain::Source;
+use super::rig::{Durability, Rig};
+use super::rounds::Stopwatch;
+use super::spread::Spread;
+use crate::process::Process;
+use crate::report::{mebibytes, millis};
+
+const ENTRY_BYTES: u64 = 128;
+const TAIL_BYTES: usize = 16 << 20;
+const IN_FLIGHT: usize = 8_000;
+const REQUEST: u64 = 1_000;
+/// How many logs are looked for.
+const SOUGHT: u64 = 2_000;
+const OPENS: usize = 3;
+const FIGURES: [(&str, &str); 5] = [
+    ("write CPU us a log", "write_us"),
+    ("index bytes a log", "index_bytes"),
+    ("open ms", "open_ms"),
+    ("RSS MiB", "resident_mib"),
+    ("us to find a log", "found_us"),
+];
+
+pub(super) fn run(bench: &Bench) -> Result<Findings> {
+    let mut found = Findings::default();
+    let largest = bench.entries / 10 / REQUEST * REQUEST;
+    let mut index_bytes = Vec::new();
+    for logs in [largest / 100, largest / 10, largest] {
+        let logs = logs / REQUEST * REQUEST;
+        if logs == 0 {
+            continue;
+        }
+        let figures = one(bench, logs)?;
+        index_bytes.push(figures[1].1.median());
+        if logs == largest {
+            let what = |figure: &str| format!("{logs} logs: {figure}");
+            found.goals.push(Goal::at_most(1000.0, what("ms to open"), figures[2].1.clone()));
+            found.goals.push(Goal::at_most(64.0, what("MiB resident"), figures[3].1.clone()));
+            let growth =
+                index_bytes.last().zip(index_bytes.first()).map(|(last, first)| last / first);
+            let growth = growth.and_then(|growth| Spread::of(vec![growth]));
+            let what = what("index bytes a log / with a hundredth of them");
+            found.goals.extend(growth.map(|growth| Goal::at_most(1.1, what, growth)));
+        }
+        found.findings.push(Finding {
+            series: "each written to once".to_owned(),
+            at: logs as f64,
+            label: logs.to_string(),
+            figures,
+        });
+    }
+    Ok(found)
+}
+
+fn one(bench: &Bench, logs: u64) -> Result<Vec<(&'static str, Spread)>> {
+    let scratch = bench.scratch("logs")?;
+    let job = Job { entries: logs, ..Job::default() };
+    let wrote = spawn(Act::Scatter, scratch.path(), job)?;
+    let mut said = vec![wrote];
+    for _ in 0..OPENS {
+        said.push(spawn(Act::Gather, scratch.path(), job)?);
+    }
+    let figures = FIGURES.iter().map(|(name, key)| {
+        let values = said.iter().filter_map(|said| said[*key].as_f64()).collect();
+        let spread = Spread::of(values).context("a child says less than it should")?;
+        Ok((*name, spread))
+    });
+    figures.collect()
+}
+
+/// Writes one entry to each of `logs` logs.
+pub(super) fn scatter(directory: &Path, logs: u64) -> Result<Value> {
+    let source = Source::new();
+    let rig = Rig::open(directory, TAIL_BYTES)?;
+    let stopwatch = Stopwatch::start();
+    for request in 0..logs / REQUEST {
+        let piece = |nth| (request * REQUEST + nth, source.piece(request + nth, ENTRY_BYTES));
+        rig.append_all((0..REQUEST).map(piece), Durability::Written, IN_FLIGHT);
+    }
+    rig.drain()?;
+    rig.file()?;
+    let cpu = stopwatch.cpu();
+    rig.close();
+    let mut index_bytes = 0;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.ends_with(".index") || name.ends_with(".heads") {
+            index_bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(json!({
+        "write_us": millis(cpu) * 1e3 / logs as f64,
+        "index_bytes": index_bytes as f64 / logs as f64,
+    }))
+}
+
+/// Opens them, and looks for some.
+pub(super) fn gather(directory: &Path, logs: u64) -> Result<Value> {
+    let this = Process::this();
+    let before = this.resident_bytes()?;
+    let stopwatch = Stopwatch::start();
+    let rig = Rig::open(directory, TAIL_BYTES)?;
+    let opened = stopwatch.wall();
+    let stopwatch = Stopwatch::start();
+    let mut entries = 0;
+    for nth in 0..SOUGHT {
+        // Anywhere, and never the same twice in a row.
+        entries += rig.offset_at(nth * 7_919 % logs, Cut::ALL)?;
+    }
+    let found = stopwatch.wall();
+    ensure!(entries == SOUGHT, "logs are missing: found {entries} of {SOUGHT}");
+    let resident = this.resident_bytes()?;
+    rig.close();
+    Ok(json!({
+        "open_ms": millis(opened),
+        "found_us": millis(found) * 1e3 / SOUGHT as f64,
+        "resident_mib": mebibytes(resident.saturating_sub(before)),
+    }))
+}
