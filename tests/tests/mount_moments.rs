@@ -144,3 +144,31 @@ fn a_pin_that_is_set_anew_leads_to_its_new_moment() {
     seen.dedup();
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
+
+/// More names than the kernel is given at once.
+#[test]
+fn g16_a_large_directory_of_a_moment_is_listed_whole_whatever_became_of_it() {
+    const COUNT: usize = 1500;
+    let Some(mounted) = mount::start("large directories of moments", &[]) else { return };
+    let directory = mounted.at("files/d");
+    fs::create_dir(&directory).unwrap();
+    for nth in 0..COUNT {
+        File::create(directory.join(nth.to_string())).unwrap();
+    }
+    let before = moment();
+    for nth in 0..COUNT / 2 {
+        fs::remove_file(directory.join(nth.to_string())).unwrap();
+    }
+    let numbers = |directory: &Path| {
+        let mut numbers: Vec<usize> =
+            names(directory).iter().map(|name| name.parse().unwrap()).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    assert_eq!(numbers(&directory), (COUNT / 2..COUNT).collect::<Vec<_>>());
+    let past = mounted.at(&format!(".at/{before}/files/d"));
+    for _ in 0..2 {
+        assert_eq!(numbers(&past), (0..COUNT).collect::<Vec<_>>());
+    }
+    assert_eq!(fs::metadata(past.join("17")).unwrap().len(), 0);
+}

@@ -110,7 +110,7 @@ enum Saving {
 /// A file's log and index.
 pub(crate) struct Contents {
     pub(crate) inode: Inode,
-    pub(crate) log: Arc<Log>,
+    log: Arc<Log>,
     nodes: Arc<NodeCache>,
     counts: Arc<FileCounts>,
     /// `None` until somebody looks.
