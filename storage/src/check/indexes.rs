@@ -287,6 +287,10 @@ fn differs_from(
     logs: &Horizons,
 ) -> io::Result<Option<String>> {
     let first = index.header.first_stamp;
+    let last = index.header.last_stamp;
+    if before.is_some_and(|before| before.header.last_stamp > last) {
+        return Ok(Some("its stamps end before those of the index before it".to_owned()));
+    }
     if before.is_some_and(|before| index.header.entries > 0 && before.header.last_stamp > first) {
         return Ok(Some("its stamps begin before those of the index before it end".to_owned()));
     }

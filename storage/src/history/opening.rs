@@ -35,6 +35,14 @@ pub enum HistoryError {
         /// The file.
         file: String,
     },
+    /// An index says that its stretch ends before the one in front of it does.
+    #[error(
+        "an index is older than the one before it: its last stamp lies below. file={file}; nothing was changed. It is soft: remove it, and start again"
+    )]
+    Order {
+        /// The index.
+        file: String,
+    },
     /// The disk failed.
     #[error("open journal: {0}")]
     Disk(#[from] io::Error),
@@ -76,6 +84,7 @@ impl Opened {
             let part = opened.open_part(disk, listed)?;
             opened.parts.push(Arc::new(part));
         }
+        opened.check_order()?;
         opened.read_tips(disk)?;
         opened.settle_rebuilt(disk)?;
         for (log, horizon) in opened.manifest.logs.clone() {
@@ -89,6 +98,15 @@ impl Opened {
             }
         }
         Ok(opened)
+    }
+
+    /// Parts are told apart by their stamps.
+    fn check_order(&self) -> Result<(), HistoryError> {
+        let is_wrong = |pair: &&[Arc<Part>]| pair[0].last_stamp > pair[1].last_stamp;
+        match self.parts.windows(2).find(is_wrong) {
+            Some(pair) => Err(HistoryError::Order { file: pair[1].index().name().to_owned() }),
+            None => Ok(()),
+        }
     }
 
     fn open_part(&mut self, disk: &dyn Disk, listed: Listed) -> Result<Part, HistoryError> {
