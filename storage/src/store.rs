@@ -582,8 +582,8 @@ impl<S: Stage> Store<S> {
         while self.turn() {}
         // The writer drops what it does not complete.
         let _ = synced.recv();
-        let state = self.shared.queue.state.lock();
-        match (&state.stopped, state.closing) {
+        // Also where a sync failed that indexing asked for: the writer has refused this one then.
+        match (self.shared.stopped(), self.is_closing()) {
             (Some(why), _) => Err(io::Error::other(why.to_string())),
             // It may have been refused for that.
             (None, true) => Err(io::Error::new(io::ErrorKind::Interrupted, "the store is closed")),

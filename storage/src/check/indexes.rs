@@ -255,7 +255,7 @@ impl Walked<'_> {
             return entry.position.checked_sub(start) == at.checked_sub(SEGMENT_HEADER_BYTES);
         }
         // Frames follow one another, but where space was given back.
-        let next = self.end + FRONT_BYTES as u64;
+        let next = self.end.saturating_add(FRONT_BYTES as u64);
         let has_freed = || self.logs.range(self.log..=log).any(|(_, h)| h.freed.end > Offset(0));
         let may_stand = *at == next || (*at > next && has_freed());
         self.log = log;
