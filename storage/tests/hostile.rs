@@ -2,7 +2,7 @@
 //! behind checksums that are right. What comes of it is an error that is told, or right answers, or what a
 //! proof would name; and never a panic, or memory that a length in a file asks for (F16, M3).
 //!
-//! `HOSTILE_CASES` says how many.
+//! `HOSTILE_CASES` says how many, and `HOSTILE_SEED` which.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -15,6 +15,7 @@ use std::time::Duration;
 use harness::{Random, Rig, append, manual_clock};
 use hlc::Cut;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use storage::disk::{Disk, MemoryDisk};
 use storage::journal::{FRAME_BYTES, SEGMENT_HEADER_BYTES};
 use storage::{Compacted, Durability, Kept, LogId, Offset, Options};
@@ -231,8 +232,14 @@ fn live(disk: &MemoryDisk) -> Result<(), String> {
     Ok(())
 }
 
-fn cases() -> u32 {
-    std::env::var("HOSTILE_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(60)
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|count| count.parse().ok()).unwrap_or(default)
+}
+
+fn config() -> ProptestConfig {
+    let cases = number("HOSTILE_CASES", 60) as u32;
+    let rng_seed = RngSeed::Fixed(number("HOSTILE_SEED", 1));
+    ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 fn store() -> &'static MemoryDisk {
@@ -241,7 +248,7 @@ fn store() -> &'static MemoryDisk {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
     #[test]
     fn f16_any_file_with_any_bytes_is_told_of_and_ends_no_process(
         which in any::<prop::sample::Index>(),
