@@ -325,7 +325,12 @@ fn run(
         let proofs = proofs.as_mut();
         done += filed.read(&part, disk, &manifest.logs, &mut indexes, proofs, tell)?;
     }
-    journal.follows(filed.last_stamp());
+    let sealed = manifest.parts.last().map(|part| match part.layout {
+        Layout::Journal => (segment_name(part.start), part.start),
+        Layout::Filed { generation } => (filed_name(part.start, generation), part.start),
+    });
+    let index = sealed.map(|(data, start)| indexes.of(&data, start)).transpose()?.flatten();
+    journal.follows(filed.last_stamp().max(index.map(|index| index.header.last_stamp)));
     let mut report = journal.judge(&segments, has_files, manifest.indexed_to)?;
     filed.add_to(&mut report);
     report.indexes = indexes.count;

@@ -201,7 +201,16 @@ impl Manifest {
         let parts = parts.chunks(PART_BYTES).map(decode_part).collect::<Option<Vec<_>>>()?;
         let logs = logs.chunks(LOG_BYTES).map(decode_log).collect();
         let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
-        Some(Manifest { sequence, indexed_to, parts, logs })
+        let manifest = Manifest { sequence, indexed_to, parts, logs };
+        manifest.is_lawful().then_some(manifest)
+    }
+
+    /// Whether parts stand by position, and below what is indexed: with a checksum that is right, that is
+    /// somebody's doing, and what follows rests on it.
+    fn is_lawful(&self) -> bool {
+        let stands = |part: &Listed| part.start <= part.end && part.end <= self.indexed_to;
+        self.parts.iter().all(stands)
+            && self.parts.is_sorted_by(|a, b| a.end <= b.start && a.start < b.start)
     }
 
     /// Reads what of a damaged manifest can be read, whatever its checksum says: for a person, and for

@@ -434,12 +434,7 @@ impl<S: Stage> Store<S> {
             let held = history.log(id)?;
             for entry in entries {
                 // An assertion is for our own mistakes, and not for what a disk makes of our files.
-                let (log, expected) = (id, held.end());
-                if entry.base != expected {
-                    let (position, found) = (entry.frame(), entry.base);
-                    let gap = RecoverError::Offsets { position, log, expected, found };
-                    return Err(gap.into());
-                }
+                follows(&held.tip(), id, &entry)?;
                 held.publish(entry, None);
             }
         }
@@ -604,8 +599,8 @@ impl<S: Stage> Store<S> {
         while self.turn() {}
         // The writer drops what it does not complete.
         let _ = synced.recv();
-        let state = self.shared.queue.state.lock();
-        match (&state.stopped, state.closing) {
+        // Also where a sync failed that indexing asked for: the writer has refused this one then.
+        match (self.shared.stopped(), self.is_closing()) {
             (Some(why), _) => Err(io::Error::other(why.to_string())),
             // It may have been refused for that.
             (None, true) => Err(io::Error::new(io::ErrorKind::Interrupted, "the store is closed")),
@@ -793,6 +788,24 @@ impl<S: Stage> Store<S> {
             let _ = thread.join();
         }
     }
+}
+
+/// Whether an entry that was found goes on where its log ended.
+fn follows(tip: &Tip, log: LogId, entry: &Entry) -> Result<(), RecoverError> {
+    let (position, expected, found) = (entry.frame(), tip.end, entry.base);
+    if found != expected || found.0.checked_add(u64::from(entry.count)).is_none() {
+        return Err(RecoverError::Offsets { position, log, expected, found });
+    }
+    if entry.stamp <= tip.stamp {
+        let (stamp, last) = (entry.stamp, tip.stamp);
+        return Err(RecoverError::Order { position, stamp, last });
+    }
+    if tip.bytes.checked_add(u64::from(entry.length)).is_none() {
+        let (log, bytes) = (log.0, tip.bytes);
+        let what = format!("a log cannot have so many bytes. log={log}, bytes={bytes}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
+    }
+    Ok(())
 }
 
 impl<S: Stage> Drop for Store<S> {

@@ -284,6 +284,27 @@ fn f18_withdrawing_a_group_does_not_claim_that_sealed_segments_were_synced() {
 
 // Failed syncs.
 
+/// F18: nothing is given up of what may be lost, also where it was indexing that asked for the sync.
+#[test]
+fn f18_nothing_is_given_up_once_a_sync_of_a_sealed_segment_has_failed() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { driven_by_hand: true, ..options() };
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    for index in 0..5 {
+        one(&rig, 1, &[index; 1000], Durability::Written).unwrap();
+    }
+    disk.arm(Fault::SyncFails(0));
+    rig.store.tend().unwrap_err();
+    assert!(rig.store.stopped().is_some());
+    rig.store.sync().unwrap_err();
+    rig.store.give_up(&[(LogId(1), Offset(5))]).unwrap_err();
+    drop(rig);
+    let log =
+        Rig::open(&disk.after_crash(|_| 0), options, &clock).unwrap().store.log(LogId(1)).unwrap();
+    assert!(log.start() <= log.end(), "{:?} to {:?}", log.start(), log.end());
+    assert_eq!(log.start(), Offset(0));
+}
+
 #[test]
 fn a_failed_sync_stops_the_store_and_acknowledges_nothing_queued_behind_it() {
     let (disk, clock) = (MemoryDisk::new(), manual_clock());

@@ -30,6 +30,8 @@ pub(super) struct FiledFile {
     holding: Holding,
     /// The stretch of the journal from which its frames come; of a base, up to where.
     span: Range<u64>,
+    /// Of a base, its log, and where it ends: parts are looked into from there on.
+    ends: Option<(LogId, Offset)>,
     /// What its header should say, as far as that is known.
     is_its_own: Box<dyn Fn(&FiledHeader) -> bool>,
 }
@@ -45,6 +47,7 @@ pub(super) fn parts(manifest: &Manifest) -> Vec<FiledFile> {
                 name: filed_name(part.start, generation),
                 holding: Holding::Some,
                 span: part.start..part.end,
+                ends: None,
                 is_its_own: Box::new(move |header| *header == expected),
             })
         }
@@ -56,6 +59,7 @@ pub(super) fn parts(manifest: &Manifest) -> Vec<FiledFile> {
             name: base_name(log, base),
             holding: Holding::Rewritten,
             span: 0..manifest.indexed_to,
+            ends: Some((log, horizon.freed.end)),
             is_its_own: Box::new(move |header| {
                 header.log == Some(log) && header.generation == base
             }),
@@ -86,7 +90,7 @@ impl Filed {
         proofs: Option<&mut Proofs<'_>>,
         progress: &mut dyn FnMut(u64),
     ) -> io::Result<u64> {
-        let FiledFile { name, holding, span, is_its_own } = filed;
+        let FiledFile { name, holding, span, ends, is_its_own } = filed;
         self.files += 1;
         let lost = HistoryError::Lost { file: name.clone() }.to_string();
         let file = match disk.open(name) {
@@ -105,6 +109,14 @@ impl Filed {
         // Nothing is given back of a base: it goes as a whole.
         let logs = if *holding == Holding::Rewritten { &none } else { logs };
         let index = header.map(|header| indexes.of(name, header.start)).transpose()?.flatten();
+        if let (Some((log, end)), Some(index)) = (ends, &index)
+            && index.run(*log)?.is_none_or(|run| run.count == 0 || run.tip.end != *end)
+        {
+            let (log, end) = (log.0, end.0);
+            self.problems.push(format!(
+                "a base does not end where the manifest says. file={name}, log={log}, end={end}"
+            ));
+        }
         let comparison = index.map(|index| Comparison::new(index, logs)).transpose()?;
         let frames = FiledFrames::with_leaves(file, proofs.is_some())?;
         let length = frames.length();

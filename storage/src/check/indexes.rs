@@ -271,7 +271,7 @@ impl Walked<'_> {
             return entry.position.checked_sub(start) == at.checked_sub(SEGMENT_HEADER_BYTES);
         }
         // Frames follow one another, but where space was given back.
-        let next = self.end + FRONT_BYTES as u64;
+        let next = self.end.saturating_add(FRONT_BYTES as u64);
         let has_freed = || self.logs.range(self.log..=log).any(|(_, h)| h.freed.end > Offset(0));
         let may_stand = *at == next || (*at > next && has_freed());
         self.log = log;
@@ -320,11 +320,15 @@ impl<'a> Trail<'a> {
     /// What an index says that does not follow from those before it.
     fn follow(&mut self, index: &Index) -> io::Result<Option<String>> {
         let header = index.header;
+        if self.last_stamp > header.last_stamp {
+            let what = "its stamps end before those of the index before it";
+            return Ok(Some(what.to_owned()));
+        }
         if header.entries > 0 && self.last_stamp > header.first_stamp {
             let what = "its stamps begin before those of the index before it end";
             return Ok(Some(what.to_owned()));
         }
-        self.last_stamp = self.last_stamp.max(header.last_stamp);
+        self.last_stamp = header.last_stamp;
         let mut wrong = None;
         for number in 0..header.runs {
             let run = index.run_at(number)?;

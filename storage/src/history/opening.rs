@@ -37,6 +37,14 @@ pub enum HistoryError {
         /// The file.
         file: String,
     },
+    /// An index says that its stretch ends before the one in front of it does.
+    #[error(
+        "an index is older than the one before it: its last stamp lies below. file={file}; nothing was changed. It is soft: remove it, and start again"
+    )]
+    Order {
+        /// The index.
+        file: String,
+    },
     /// The disk failed.
     #[error("open journal: {0}")]
     Disk(#[from] io::Error),
@@ -69,6 +77,7 @@ impl Opened {
         let (parts, bases) = (Vec::new(), BTreeMap::new());
         let mut opened = Opened { manifest, parts, cache, tables, bases, rebuilt: 0 };
         opened.open_parts(disk)?;
+        opened.check_order()?;
         for (log, horizon) in opened.manifest.logs.clone() {
             if horizon.base > 0 {
                 let base = opened.open_base(disk, log, &horizon)?;
@@ -76,6 +85,15 @@ impl Opened {
             }
         }
         Ok(opened)
+    }
+
+    /// Parts are told apart by their stamps.
+    fn check_order(&self) -> Result<(), HistoryError> {
+        let is_wrong = |pair: &&[Arc<Part>]| pair[0].last_stamp > pair[1].last_stamp;
+        match self.parts.windows(2).find(is_wrong) {
+            Some(pair) => Err(HistoryError::Order { file: pair[1].index().name().to_owned() }),
+            None => Ok(()),
+        }
     }
 
     fn open_parts(&mut self, disk: &dyn Disk) -> Result<(), HistoryError> {

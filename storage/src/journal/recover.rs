@@ -11,8 +11,9 @@ use hlc::Hlc;
 
 use super::frame::{FRAME_BYTES, Frame, FrameError, PAYLOAD_ALIGN};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment, segment_start};
-use crate::disk::Disk;
+use crate::disk::{Disk, is_full};
 use crate::log::{LogId, Offset};
+use crate::reserve::RESERVE_FILE;
 use crate::tail::HEAD_BYTES_MAX;
 
 /// How much is read at once while frames are small.
@@ -391,6 +392,18 @@ fn rewrite(segment: &Segment, range: std::ops::Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
+/// Does `act`, and if there is no room for that, once more with the space that the life before kept: some
+/// file systems write nothing over in place.
+fn with_room(disk: &dyn Disk, mut act: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    match act() {
+        Err(error) if is_full(&error) && disk.remove(RESERVE_FILE).is_ok() => {
+            disk.sync_names()?;
+            act()
+        }
+        done => done,
+    }
+}
+
 /// Cuts off what a crash left unfinished behind the last good frame of a journal that was walked
 /// over, and puts the rest on stable storage.
 ///
@@ -428,14 +441,15 @@ fn cut_off(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered,
     disk.sync_names()?;
     if let Some(segment) = segments.last() {
         // Zeros written ahead are cut off with the rest.
-        segment.file().truncate(segment.at(end))?;
+        with_room(disk, || segment.file().truncate(segment.at(end)))?;
     }
     // What was found readable may still be only in the page cache of the life before, in sealed
     // segments as well as in the last: from here on it counts as synced.
     for (index, segment) in segments.iter().enumerate() {
         let next = segments.get(index + 1).map_or(u64::MAX, |next| next.start);
         if next > synced_to {
-            rewrite(segment, segment.start.max(synced_to)..next.min(end))?;
+            let range = segment.start.max(synced_to)..next.min(end);
+            with_room(disk, || rewrite(segment, range.clone()))?;
             segment.sync()?;
         }
     }

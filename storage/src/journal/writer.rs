@@ -303,8 +303,10 @@ impl Journal {
         let at = current.at(self.end);
         self.zeroed_to = self.end;
         let broken = |source| WriteError::Broken { doing: "withdraw a failed write", source };
+        // Where nothing is written over in place, to cut a file off takes room too.
+        let cut = self.reserve.with(|| current.file().truncate(at)).map_err(broken);
         // Sealed segments with it: else it would be no truth that everything below is synced.
-        match current.file().truncate(at).map_err(broken).and_then(|()| self.sync_files()) {
+        match cut.and_then(|()| self.sync_files()) {
             Ok(()) => {
                 self.synced_to = self.end;
                 WriteError::Refused(error)
