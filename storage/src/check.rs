@@ -442,6 +442,8 @@ struct Journal {
     /// Where what is indexed ends; of what follows, the first frame, and how far each log came.
     indexed_to: u64,
     first_behind: Option<(u64, Hlc)>,
+    behind_to: Option<u64>,
+    has_offset_gaps: bool,
     ends: BTreeMap<LogId, Offset>,
     /// Everything below is known to have been synced.
     known: u64,
@@ -528,6 +530,13 @@ impl Journal {
     fn behind(&mut self, found: &FoundFrame) {
         let (position, frame) = (found.position, &found.frame);
         self.first_behind.get_or_insert((position, frame.stamp));
+        // Where something is missing, so are offsets: that is told already.
+        let follows = self.behind_to.unwrap_or(self.indexed_to) == position;
+        self.behind_to = Some(frame.end(position));
+        if !follows || self.damaged_from.is_some() || self.has_offset_gaps {
+            self.has_offset_gaps = true;
+            return;
+        }
         // Where nothing was sealed, logs begin at 0.
         let begins = (self.indexed_to == 0).then_some(Offset(0));
         if let Some(expected) = self.ends.get(&frame.log).copied().or(begins)
