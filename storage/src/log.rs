@@ -629,10 +629,13 @@ impl Log {
         let state = self.state.read();
         let (base, freed) = (state.base.clone(), state.horizon.freed);
         let kept = |bytes: u64, begins: Offset| match &base {
-            Some(base) if begins >= freed.end => base.run.tip.bytes + bytes - freed.bytes,
+            Some(base) if begins >= freed.end => {
+                base.run.tip.bytes.saturating_add(bytes).saturating_sub(freed.bytes)
+            }
             _ => bytes,
         };
-        let before = |entry: &Entry| kept(entry.bytes - u64::from(entry.length), entry.base);
+        let before =
+            |entry: &Entry| kept(entry.bytes.saturating_sub(u64::from(entry.length)), entry.base);
         if offset >= state.tip.end {
             return Ok(kept(state.tip.bytes, state.tip.end));
         }

@@ -200,13 +200,17 @@ impl Rig {
     /// Holds the writer's thread back until what is given back is dropped.
     fn hold_writer(&self) -> mpsc::Sender<()> {
         let (hold, held) = mpsc::channel::<()>();
+        let (tell, reached) = mpsc::channel();
         let here = std::thread::current().id();
         self.store.append(Vec::new(), Durability::Written, move |_| {
+            let _ = tell.send(());
             // A store that has stopped answers on the thread that asks.
             if std::thread::current().id() != here {
                 let _ = held.recv();
             }
         });
+        // What comes next must not be gathered with this.
+        reached.recv_timeout(Duration::from_secs(60)).expect("the writer is there");
         hold
     }
 
