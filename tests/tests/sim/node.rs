@@ -31,14 +31,14 @@ const OFFSETS_RETENTION: Duration = Duration::from_secs(3);
 pub(crate) enum Shape {
     /// Some dozens of stretches.
     Short,
-    /// Hundreds, of thousands of logs.
+    /// More than a hundred, of very many logs.
     Long,
 }
 
 impl Shape {
     /// That of the world of a seed.
     pub(crate) fn of(seed: u64) -> Shape {
-        if seed % 12 == 6 { Shape::Long } else { Shape::Short }
+        if seed % 24 == 6 { Shape::Long } else { Shape::Short }
     }
 }
 

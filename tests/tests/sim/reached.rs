@@ -60,7 +60,7 @@ pub(crate) enum Reached {
     FilesLost,
     /// A file was read that was written long before, in a log that little was said of since.
     Hoarded,
-    /// There were hundreds of stretches of history.
+    /// There were more than a hundred stretches of history.
     ManyStretches,
     /// What was committed long ago was given up.
     OffsetsGivenUp,

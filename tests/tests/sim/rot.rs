@@ -18,9 +18,9 @@ use crate::chance::Chance;
 use crate::ledger::Ledger;
 
 /// How many moments are asked for.
-const MOMENTS: u64 = 12;
+const MOMENTS: u64 = 5;
 /// How many of very many files.
-const HOARDED: u64 = 40;
+const HOARDED: u64 = 20;
 const READ_BYTES: usize = 64 << 10;
 
 /// What is asked.
@@ -91,7 +91,7 @@ pub(crate) fn questions(engine: &Engine, ledger: &Ledger, chance: &mut Chance) -
         for partition in &topic.partitions {
             let place = (topic.id, partition.index);
             let offsets = partition.start().0..partition.end().0;
-            questions.extend(offsets.step_by(3).map(|offset| Question::Batch(place, offset)));
+            questions.extend(offsets.step_by(11).map(|offset| Question::Batch(place, offset)));
             questions.extend(moments.iter().map(|at| Question::End(place, *at)));
         }
     }

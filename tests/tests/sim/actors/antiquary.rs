@@ -18,7 +18,7 @@ const WHO: &str = "antiquary";
 pub(crate) async fn run(world: Rc<World>, mut chance: Chance) {
     let mut known = Vec::new();
     while !world.is_over() {
-        pause(&mut chance, 20, 160).await;
+        pause(&mut chance, 60, 400).await;
         let Some(engine) = world.engine() else { continue };
         // What a death has left is seen by the scribe first.
         if world.ledger.borrow().files_life != Some(world.deaths.get()) {

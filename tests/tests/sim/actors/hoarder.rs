@@ -19,10 +19,10 @@ const WHO: &str = "hoarder";
 /// The directory that they are in.
 pub(super) const DIRECTORY: &str = "hoard";
 /// How many it writes at a time, and looks at.
-const WRITTEN_AT_ONCE: u64 = 25;
-const SEEN_AT_ONCE: u64 = 5;
+const WRITTEN_AT_ONCE: u64 = 16;
+const SEEN_AT_ONCE: u64 = 1;
 /// And how many at the end.
-const SEEN_AT_END: u64 = 300;
+const SEEN_AT_END: u64 = 60;
 
 pub(crate) struct Hoarder {
     world: Rc<World>,
@@ -37,7 +37,7 @@ impl Hoarder {
 
     pub(crate) async fn run(mut self) {
         while !self.world.is_over() {
-            pause(&mut self.chance, 5, 60).await;
+            pause(&mut self.chance, 20, 160).await;
             let Some(engine) = self.world.engine() else { continue };
             if !self.write_some(&engine).await {
                 continue;

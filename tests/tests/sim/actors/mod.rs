@@ -31,7 +31,7 @@ type Standing = (&'static str, u32, &'static [(&'static str, &'static str)]);
 const KEYED: &str = "keyed";
 
 /// How long a tombstone stays.
-pub(crate) const DELETE_RETENTION_MS: u64 = 3000;
+pub(crate) const DELETE_RETENTION_MS: u64 = 6000;
 
 /// How long a record of the topic `short` stays.
 pub(crate) const SHORT_RETENTION_MS: u64 = 2500;
@@ -46,7 +46,7 @@ const STANDING: [Standing; 3] = [
         &[
             ("cleanup.policy", "compact"),
             ("min.cleanable.dirty.ratio", "0"),
-            ("delete.retention.ms", "3000"),
+            ("delete.retention.ms", "6000"),
             ("min.compaction.lag.ms", "0"),
         ],
     ),

@@ -27,11 +27,9 @@ use crate::world::World;
 
 /// The code of a change that a pin forbids.
 const PINNED: i16 = 44;
-/// On how many rotten disks it is started at the end.
-const ROTTEN: usize = 2;
 const OLD_OFFSETS: &str = "give up old offsets";
 /// That many stretches of history are many.
-const MANY: usize = 200;
+const MANY: usize = 100;
 const WHO: &str = "operator";
 /// How long a fault that was armed is waited for.
 const ARMED: Duration = Duration::from_secs(2);
@@ -114,9 +112,7 @@ impl Operator {
         let disk = self.disk();
         self.end_in_order().await;
         if let Some(sound) = sound {
-            for _ in 0..ROTTEN {
-                self.start_rotten(disk.after_kill(), &sound).await;
-            }
+            self.start_rotten(disk.after_kill(), &sound).await;
         }
     }
 

@@ -1,9 +1,11 @@
 //! Who keeps moments for a while: sets pins, removes some of them, and asks which stand.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use hlc::{Hlc, SysTime};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::pause;
 use super::requests::{bound, spelled};
@@ -15,6 +17,9 @@ use crate::wire::Client;
 use crate::world::World;
 
 const WHO: &str = "pinner";
+/// When it begins to set pins at the latest, and for how long it does.
+const FROM_MS_MAX: u64 = 14_000;
+const SETS: Duration = Duration::from_secs(4);
 /// For how long a pin stands at most.
 const STANDS_MS_MAX: u64 = 5000;
 
@@ -31,10 +36,14 @@ impl Pinner {
     }
 
     pub(crate) async fn run(mut self) {
+        // For a part of the time only: while pins stand, little goes.
+        let from = Instant::now() + Duration::from_millis(self.chance.below(FROM_MS_MAX));
         while !self.world.is_over() {
             pause(&mut self.chance, 100, 900).await;
+            let sets = (from..from + SETS).contains(&Instant::now());
             match self.chance.below(6) {
-                0..3 => self.pin().await,
+                0..3 if sets => self.pin().await,
+                0..3 => {}
                 3 => self.unpin().await,
                 _ => self.list().await,
             }

@@ -52,7 +52,7 @@ impl Scribe {
 
     pub(crate) async fn run(mut self) {
         while !self.world.is_over() {
-            pause(&mut self.chance, 5, 90).await;
+            pause(&mut self.chance, 10, 120).await;
             let Some(engine) = self.world.engine() else { continue };
             if self.life != Some(self.world.deaths.get()) {
                 self.begin_life(&engine);
@@ -127,7 +127,7 @@ impl Scribe {
         let mut open = std::mem::take(&mut self.open);
         let doing = act(&files, &mut open, change.clone(), durability, keeps);
         // Whoever looks while it is on its way does not see it; and indexes are saved that lack it.
-        let (world, looks) = (Rc::clone(&self.world), self.chance.one_in(3));
+        let (world, looks) = (Rc::clone(&self.world), self.chance.one_in(8));
         let looking = async {
             if looks && let Some(sight) = sight_or_fail(&world, WHO, &files, Cut::ALL) {
                 world.tell(&Fact::Files { at: None, sight });
