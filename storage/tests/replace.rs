@@ -35,7 +35,7 @@ fn rig(disk: &MemoryDisk) -> Rig {
 
 /// Keeps every second entry, and the last.
 fn every_second(rig: &Rig, emit: Emit<'_>) -> io::Result<Compacted> {
-    let log = rig.store.log(LOG).unwrap();
+    let log = rig.store.log(LOG).expect("an index");
     let pieces = log.read(log.start(), Offset(ENTRIES), usize::MAX)?;
     let stamp = pieces.last().expect("an entry").entry.stamp;
     for piece in pieces {

@@ -239,7 +239,7 @@ impl Rig {
 
     /// Every entry of `log` that has not been given up, with its bytes.
     pub(crate) fn read(&self, log: LogId) -> Vec<Seen> {
-        let index = self.store.log(log).unwrap();
+        let index = self.store.log(log).expect("an index");
         let pieces = index.read(index.start(), Offset(u64::MAX), usize::MAX);
         let pieces = pieces.expect("an index can be read");
         let seen = |piece: storage::Piece| Seen {
