@@ -53,6 +53,8 @@ fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
         segment_frames_max,
         tail_bytes_max: 4 << 10,
         index_bytes_max: 64 << 10,
+        idle_logs_max: 4,
+        uncovered_parts_max: 3,
         ..storage::Options::default()
     };
     EngineOptions {
