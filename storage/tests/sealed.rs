@@ -178,3 +178,32 @@ fn a_store_that_is_closed_gives_nothing_up() {
     assert_eq!(rig.store.log(LogId(1)).unwrap().start(), Offset(0));
     assert!(!disk.names().iter().any(|name| name == "manifest"));
 }
+
+/// The index of the newest stretch is made anew without what was given up, and that of the one before still
+/// has a run of the log: how far it had come is what the manifest says.
+#[test]
+fn a_log_of_which_all_was_given_up_goes_on_where_it_ended() {
+    let disk = MemoryDisk::new();
+    let options = Options { idle_logs_max: 0, uncovered_parts_max: 0, ..options() };
+    let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+    for _ in 0..2 {
+        put(&rig, 1, b"given up");
+        put(&rig, 2, b"kept");
+        seal(&rig);
+    }
+    let tip = rig.store.log(LogId(1)).unwrap().tip();
+    rig.store.give_up(&[(LogId(1), tip.end)]).unwrap();
+    rig.store.close();
+    drop(rig);
+    let soft = |name: &String| name.ends_with(".index") || name.ends_with(".heads");
+    let mut names: Vec<String> = disk.names().into_iter().filter(soft).collect();
+    // All but the index of the first stretch.
+    names.retain(|name| name != "00000000000000000000.index");
+    assert!(names.len() >= 2, "{names:?}");
+    names.iter().for_each(|name| disk.remove(name).unwrap());
+    let rig = Rig::open(&disk, options, &manual_clock()).unwrap();
+    assert_eq!(rig.store.log(LogId(1)).unwrap().tip(), tip);
+    put(&rig, 1, b"goes on");
+    let log = rig.store.log(LogId(1)).unwrap();
+    assert_eq!((log.start(), log.end()), (tip.end, Offset(tip.end.0 + 1)));
+}
