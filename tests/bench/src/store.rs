@@ -224,7 +224,7 @@ mod tests {
             source: Source::new(),
         };
         // Some are measured in a process of its own, which a test has not.
-        let alone = [Choice::Start, Choice::F35];
+        let alone = [Choice::Start, Choice::F35, Choice::Logs];
         for experiment in EXPERIMENTS.iter().filter(|it| !alone.contains(&it.choice)) {
             let findings = (experiment.run)(&bench).unwrap();
             assert!(!findings.findings.is_empty(), "{}", experiment.name);

@@ -130,3 +130,19 @@ pub(super) fn gather(directory: &Path, logs: u64) -> Result<Value> {
         "resident_mib": mebibytes(resident.saturating_sub(before)),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::scratch::Scratch;
+
+    #[test]
+    fn what_was_scattered_is_gathered() {
+        let scratch = Scratch::new(&std::env::temp_dir(), "logs").unwrap();
+        let wrote = scatter(scratch.path(), 2 * REQUEST).unwrap();
+        assert!(wrote["index_bytes"].as_f64().unwrap() >= 104.0 + 136.0, "{wrote}");
+        let found = gather(scratch.path(), 2 * REQUEST).unwrap();
+        assert!(found["found_us"].as_f64().unwrap() > 0.0, "{found}");
+        gather(scratch.path(), 3 * REQUEST).unwrap_err();
+    }
+}
