@@ -1,0 +1,181 @@
+//! Reading back what the last life of the store left.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hlc::Hlc;
+
+use super::OpenError;
+use crate::data_file::DataFile;
+use crate::history::{Opened, SealedSegment};
+use crate::index::{Run, Tip};
+use crate::journal::{FRAME_BYTES, Frame, RecoverError, Recovered, Segment, Visit};
+use crate::log::{Entry, LogId, entry_of, read_checked};
+use crate::part::{Indexed, Part};
+use crate::tail::HEAD_BYTES_MAX;
+
+/// An entry that was read back at start.
+pub struct Replayed<'a> {
+    /// Its log.
+    pub log: LogId,
+    /// The entry; its peak and chain are not filled in.
+    pub entry: &'a Entry,
+    /// The first bytes of its payload.
+    pub start: &'a [u8],
+    file: &'a DataFile,
+    at: u64,
+}
+
+impl Replayed<'_> {
+    /// The whole payload.
+    ///
+    /// # Errors
+    /// The disk fails, or gives other bytes than were written.
+    pub fn payload(&self) -> io::Result<Bytes> {
+        read_checked(self.file, self.at, self.entry)
+    }
+}
+
+/// Told at start of what the last life of the store had seen.
+pub trait Replay {
+    /// What a [`Stage`](crate::Stage) remembered; entries that it had not seen yet follow. Not called if nothing is
+    /// remembered: then all entries follow.
+    ///
+    /// # Errors
+    /// The state cannot be used; the store does not open.
+    fn restore(&mut self, state: &[u8]) -> io::Result<()>;
+
+    /// An entry. Those of one log come in order.
+    ///
+    /// # Errors
+    /// The entry cannot be used; the store does not open.
+    fn entry(&mut self, replayed: &Replayed<'_>) -> io::Result<()>;
+
+    /// What a [`Stage`](crate::Stage) that has seen the same would remember.
+    fn state(&self) -> Vec<u8>;
+}
+
+/// Hands on what the stage remembered, and the entries of the parts that it had not seen.
+pub(super) fn replay_parts<R: Replay>(
+    state: Option<Vec<u8>>,
+    unseen: &[Arc<Part>],
+    opened: &Opened,
+    replay: &mut R,
+) -> Result<(), OpenError> {
+    if let Some(state) = state {
+        replay.restore(&state)?;
+    }
+    let Some(from) = unseen.first().map(|part| part.start) else { return Ok(()) };
+    for base in opened.bases.values() {
+        replay_run(&base.files, &base.run, from, replay)?;
+    }
+    for part in unseen {
+        let files = part.files();
+        for number in 0..files.index.header.runs {
+            let run = files.index.run_at(number)?;
+            // What was freed may be gone; what is left of it is in the base.
+            if run.tip.end > opened.manifest.horizon(run.log).freed.end {
+                replay_run(&files, &run, from, replay)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Hands on the entries of a run that stood in the journal at `from` or behind it.
+fn replay_run<R: Replay>(
+    files: &Indexed,
+    run: &Run,
+    from: u64,
+    replay: &mut R,
+) -> Result<(), OpenError> {
+    for number in run.entries() {
+        let placed = files.index.entry(number)?;
+        if placed.entry.frame() < from {
+            continue;
+        }
+        let mut start = vec![0; (placed.entry.length as usize).min(HEAD_BYTES_MAX)];
+        files.data.read_exact(&mut start, placed.at)?;
+        let (log, entry, at) = (run.log, &placed.entry, placed.at);
+        replay.entry(&Replayed { log, entry, start: &start, file: &files.data, at })?;
+    }
+    Ok(())
+}
+
+/// What the walk over the journal finds behind what is indexed.
+pub(super) struct Found<'a, R> {
+    replay: &'a mut R,
+    logs: HashMap<LogId, Vec<Entry>>,
+    sealed: Vec<SealedSegment>,
+    /// The segment of the last frame, how many frames it has, and the first stamp in it.
+    current: Option<(Arc<Segment>, u64, Hlc)>,
+}
+
+impl<'a, R: Replay> Found<'a, R> {
+    pub(super) fn new(replay: &'a mut R) -> Found<'a, R> {
+        Found { replay, logs: HashMap::new(), sealed: Vec::new(), current: None }
+    }
+
+    fn seal(&mut self, end: u64) {
+        if let Some((segment, ..)) = self.current.take() {
+            self.sealed.push(SealedSegment { segment, end, state: self.replay.state() });
+        }
+    }
+
+    /// The entries, the segments that are sealed, and of the last segment how many frames it has and
+    /// the first stamp in it.
+    pub(super) fn finish(
+        mut self,
+        recovered: &Recovered,
+    ) -> (HashMap<LogId, Vec<Entry>>, Vec<SealedSegment>, u64, Hlc) {
+        let newest = recovered.segments.last().map_or(0, |segment| segment.start);
+        let is_newest = |(segment, ..): &(Arc<Segment>, u64, Hlc)| segment.start == newest;
+        if !self.current.as_ref().is_some_and(is_newest) {
+            self.seal(newest);
+        }
+        let (frames, since) =
+            self.current.map_or((0, Hlc::ZERO), |(_, count, since)| (count, since));
+        (self.logs, self.sealed, frames, since)
+    }
+}
+
+impl<R: Replay> Visit for Found<'_, R> {
+    fn frame(
+        &mut self,
+        segment: &Arc<Segment>,
+        position: u64,
+        frame: &Frame,
+        start: &[u8],
+    ) -> Result<(), RecoverError> {
+        if self.current.as_ref().is_some_and(|(current, ..)| current.start != segment.start) {
+            self.seal(segment.start);
+        }
+        self.current.get_or_insert_with(|| (Arc::clone(segment), 0, frame.stamp)).1 += 1;
+        let entry = entry_of(frame, position + FRAME_BYTES as u64);
+        let (file, at) = (&*segment.data, segment.at(entry.position));
+        let replayed = Replayed { log: frame.log, entry: &entry, start, file, at };
+        self.replay.entry(&replayed)?;
+        self.logs.entry(frame.log).or_default().push(entry);
+        Ok(())
+    }
+}
+
+/// Whether an entry that was found goes on where its log ended.
+pub(super) fn follows(tip: &Tip, log: LogId, entry: &Entry) -> Result<(), RecoverError> {
+    let (position, expected, found) = (entry.frame(), tip.end, entry.base);
+    if found != expected || found.0.checked_add(u64::from(entry.count)).is_none() {
+        return Err(RecoverError::Offsets { position, log, expected, found });
+    }
+    if entry.stamp <= tip.stamp {
+        let (stamp, last) = (entry.stamp, tip.stamp);
+        return Err(RecoverError::Order { position, stamp, last });
+    }
+    if tip.bytes.checked_add(u64::from(entry.length)).is_none() {
+        let (log, bytes) = (log.0, tip.bytes);
+        let what = format!("a log cannot have so many bytes. log={log}, bytes={bytes}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
+    }
+    Ok(())
+}

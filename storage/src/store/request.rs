@@ -1,0 +1,174 @@
+//! What is appended, and what becomes of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hlc::{Hlc, UserTime};
+use parking_lot::{Condvar, Mutex};
+
+use crate::journal::PAYLOAD_BYTES_MAX;
+use crate::log::{Log, LogId, Offset};
+use crate::tail::Payload;
+use crate::timekeeper::TimeError;
+
+/// To combine two checksums takes as long as to make one of about so many bytes.
+const COMBINE_BYTES_MIN: usize = 128 << 10;
+
+/// Where an append must have arrived before it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// In the page cache: it survives this process, not the machine.
+    Written,
+    /// On stable storage.
+    Synced,
+}
+
+/// Something to append.
+#[derive(Debug)]
+pub struct Append<N> {
+    /// To which log.
+    pub log: LogId,
+    /// A kind of entry, for its user.
+    pub kind: u8,
+    /// A leader epoch.
+    pub epoch: u32,
+    /// How many offsets it takes.
+    pub count: u32,
+    /// The smallest and the largest user time in it.
+    pub user: (UserTime, UserTime),
+    /// Its bytes.
+    pub payload: Payload,
+    /// The CRC-32C of the payload's bytes from an index on, where its user knows it: that part is
+    /// then not read again.
+    pub crc_from: Option<(usize, u32)>,
+    /// What the stage wants to know of it.
+    pub note: N,
+}
+
+impl<N> Append<N> {
+    pub(super) fn payload_crc(&self) -> u32 {
+        let (head, rest) = (self.payload.head.as_slice(), &self.payload.rest);
+        match self.crc_from {
+            Some((0, crc)) => crc,
+            Some((from, crc)) if from <= head.len() && rest.len() > COMBINE_BYTES_MIN => {
+                let length = head.len() - from + rest.len();
+                crc32c::crc32c_combine(crc32c::crc32c(&head[..from]), crc, length)
+            }
+            _ => crc32c::crc32c_append(crc32c::crc32c(head), rest),
+        }
+    }
+}
+
+/// What appends mean to the user of a store. Called on the writer's thread, in append order.
+pub trait Stage: Send + 'static {
+    /// What an append carries for the stage.
+    type Note: Send + 'static;
+    /// Why an append is refused.
+    type Refusal: Clone + Send + 'static;
+
+    /// Fills in `append`, which is about to take `base` and `stamp`; or refuses it.
+    ///
+    /// # Errors
+    /// The append is refused and takes no offset.
+    fn stage(
+        &mut self,
+        append: &mut Append<Self::Note>,
+        base: Offset,
+        stamp: Hlc,
+    ) -> Result<(), Self::Refusal>;
+
+    /// All appends staged since the last call are visible now.
+    fn commit(&mut self);
+
+    /// None of the appends staged since the last call will ever be.
+    fn rollback(&mut self);
+
+    /// What it remembers of all appends that were committed, for [`Replay::restore`]. Called when a
+    /// segment is sealed.
+    fn state(&self) -> Vec<u8>;
+}
+
+/// Where an append went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Its first offset.
+    pub base: Offset,
+    /// Its stamp.
+    pub stamp: Hlc,
+    /// The position behind it in the journal.
+    pub journal_end: u64,
+}
+
+/// Why an append failed. In every case nothing of it remains.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AppendError<R> {
+    /// The stage refused it.
+    #[error("the append was refused")]
+    Refused(R),
+    /// No stamp can be given.
+    #[error("{0}")]
+    Time(TimeError),
+    /// The disk did not take it; reads go on, and so will writes once there is room.
+    #[error("the disk refused a write: {0}; free space on it")]
+    Disk(Arc<str>),
+    /// How far the log has come cannot be read.
+    #[error("an index cannot be read: {0}; a damaged one is made anew: try again")]
+    Index(Arc<str>),
+    /// The store takes no more writes.
+    #[error("the store has stopped: {0}")]
+    Stopped(Arc<str>),
+}
+
+/// The results of a request, one for each of its appends.
+pub type Results<R> = Vec<Result<Appended, AppendError<R>>>;
+
+pub(super) struct Request<S: Stage> {
+    pub(super) appends: Vec<Append<S::Note>>,
+    /// The log of each.
+    pub(super) logs: Vec<Arc<Log>>,
+    pub(super) durability: Durability,
+    /// Whether it asks for a sync although the store does without.
+    pub(super) must_sync: bool,
+    /// Whether it may take the space that is kept for what makes space.
+    pub(super) makes_space: bool,
+    pub(super) done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
+}
+
+impl<S: Stage> Request<S> {
+    pub(super) fn new(
+        appends: Vec<Append<S::Note>>,
+        durability: Durability,
+        done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
+    ) -> Request<S> {
+        Request {
+            appends,
+            logs: Vec::new(),
+            durability,
+            must_sync: false,
+            makes_space: false,
+            done,
+        }
+    }
+}
+
+pub(super) fn check_lengths<N>(appends: &[Append<N>]) {
+    for append in appends {
+        let length = append.payload.len();
+        assert!(
+            length <= PAYLOAD_BYTES_MAX as usize,
+            "no payload is longer than {PAYLOAD_BYTES_MAX} bytes: {length}"
+        );
+    }
+}
+
+pub(super) struct Queue<S: Stage> {
+    pub(super) state: Mutex<QueueState<S>>,
+    pub(super) filled: Condvar,
+}
+
+pub(super) struct QueueState<S: Stage> {
+    pub(super) requests: VecDeque<Request<S>>,
+    pub(super) wants_seal: bool,
+    pub(super) closing: bool,
+    pub(super) stopped: Option<Arc<str>>,
+}

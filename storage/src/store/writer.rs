@@ -1,0 +1,319 @@
+//! The writer: the one thread that appends.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+
+use super::{
+    Append, AppendError, Appended, Durability, QueueState, Request, Results, Shared, Stage,
+};
+use crate::history::SealedSegment;
+use crate::journal::{FRAME_BYTES, Frame, Journal, Segment, WriteError, padded};
+use crate::log::{Entry, Log, LogId, Offset, entry_of};
+use crate::refusals::Refusals;
+use crate::tail::{Payload, Tail};
+use crate::timekeeper::Timekeeper;
+
+/// A group is closed once it holds this many bytes of payload.
+const GROUP_BYTES: u64 = 16 << 20;
+
+pub(super) struct Writer<S: Stage> {
+    pub(super) shared: Arc<Shared<S>>,
+    pub(super) timekeeper: Arc<Timekeeper>,
+    pub(super) journal: Journal,
+    pub(super) stage: S,
+    pub(super) tail: Tail,
+    pub(super) durability: Durability,
+    pub(super) refusals: Refusals,
+}
+
+/// An append that has its frame, and is not visible yet.
+struct Laid {
+    log: Arc<Log>,
+    entry: Entry,
+    payload: Payload,
+}
+
+pub(super) type Done<R> = (Box<dyn FnOnce(Results<R>) + Send>, Results<R>);
+
+impl<S: Stage> Writer<S> {
+    pub(super) fn run(mut self) {
+        // A panic on this thread is an invariant lost: the process must not go on answering.
+        let abort = AbortOnPanic;
+        while let Some(gathered) = self.gather() {
+            self.act(gathered);
+        }
+        // After a failed sync the next one says that all is well, and it is not.
+        if self.stopped().is_none()
+            && let Err(error) = self.journal.sync()
+        {
+            tracing::error!(error = describe(&error), "the journal was not synced at the end");
+        }
+        self.timekeeper.close(self.journal.synced_to());
+        std::mem::forget(abort);
+    }
+
+    /// Acts on what has gathered, and waits for nothing; whether there was anything.
+    pub(super) fn turn(&mut self) -> bool {
+        let state = self.shared.queue.state.lock();
+        if state.requests.is_empty() && !state.wants_seal {
+            return false;
+        }
+        let gathered = take(state);
+        self.act(gathered);
+        true
+    }
+
+    fn act(&mut self, (group, wants_seal): Gathered<S>) {
+        if wants_seal && self.stopped().is_none() {
+            self.seal();
+        }
+        if !group.is_empty() {
+            self.serve(group);
+        }
+    }
+
+    /// Waits for requests, and takes what has gathered.
+    fn gather(&self) -> Option<Gathered<S>> {
+        let queue = &self.shared.queue;
+        let mut state = queue.state.lock();
+        while state.requests.is_empty() && !state.wants_seal {
+            if state.closing {
+                return None;
+            }
+            queue.filled.wait(&mut state);
+        }
+        Some(take(state))
+    }
+
+    fn seal(&mut self) {
+        let Writer { journal, stage, shared, .. } = self;
+        if let Err(error) = journal.seal(&mut |sealed| hand_over(shared, stage, sealed)) {
+            self.failed(error);
+        }
+    }
+
+    fn stopped(&self) -> Option<Arc<str>> {
+        self.shared.stopped()
+    }
+
+    fn serve(&mut self, group: Vec<Request<S>>) {
+        // What was queued before the store stopped is not written after it.
+        if let Some(why) = self.stopped() {
+            let error = AppendError::Stopped(why);
+            return complete(group.into_iter().map(|request| fail(request, &error)).collect());
+        }
+        let durable = group.iter().any(|request| {
+            request.must_sync
+                || (self.durability, request.durability) == (Durability::Synced, Durability::Synced)
+        });
+        let room: u64 = group
+            .iter()
+            .flat_map(|request| &request.appends)
+            .map(|append| FRAME_BYTES as u64 + padded(append.payload.len() as u64))
+            .sum();
+        let makes_space = group.iter().any(|request| request.makes_space);
+        if let Err(error) = self.make_room(room, makes_space) {
+            let mut error = self.failed(error);
+            // What was asked for besides appends does not depend on room for them.
+            if durable
+                && self.stopped().is_none()
+                && let Err(unsynced) = self.journal.sync()
+            {
+                error = self.failed(unsynced);
+            }
+            return complete(group.into_iter().map(|request| fail(request, &error)).collect());
+        }
+        self.timekeeper.begin();
+        let mut ends: HashMap<LogId, Offset> = HashMap::new();
+        let mut laid = Vec::new();
+        let mut done: Vec<Done<S::Refusal>> = Vec::with_capacity(group.len());
+        for request in group {
+            let mut results = Vec::with_capacity(request.appends.len());
+            for (append, log) in request.appends.into_iter().zip(request.logs) {
+                results.push(self.lay_out(append, log, &mut ends, &mut laid));
+            }
+            done.push((request.done, results));
+        }
+        let written = if !laid.is_empty() {
+            self.journal.write(durable)
+        } else if durable {
+            // Refused as known already: what it repeats may have been written without a sync.
+            self.journal.sync()
+        } else {
+            Ok(())
+        };
+        if let Err(error) = written {
+            // A group that is broken off may be found at the next start: its stamps must never be
+            // closed by a promise, so the frontier stays below them for the rest of this life.
+            let is_gone = matches!(error, WriteError::Refused(_));
+            let error = self.failed(error);
+            self.stage.rollback();
+            if is_gone {
+                self.timekeeper.end(self.journal.synced_to());
+            }
+            // Refusals too: they were made in the light of appends that are no more.
+            for result in done.iter_mut().flat_map(|(_, results)| results) {
+                *result = Err(error.clone());
+            }
+            return complete(done);
+        }
+        self.refusals.taken(|| self.timekeeper.steady_now());
+        self.publish(laid, durable);
+        complete(done);
+    }
+
+    fn make_room(&mut self, bytes: u64, makes_space: bool) -> Result<(), WriteError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let Writer { journal, stage, shared, .. } = self;
+        journal.make_room(bytes, makes_space, &mut |sealed| hand_over(shared, stage, sealed))
+    }
+
+    fn lay_out(
+        &mut self,
+        mut append: Append<S::Note>,
+        log: Arc<Log>,
+        ends: &mut HashMap<LogId, Offset>,
+        laid: &mut Vec<Laid>,
+    ) -> Result<Appended, AppendError<S::Refusal>> {
+        let base = *ends.entry(append.log).or_insert_with(|| log.end());
+        let stamp = self.timekeeper.stamp().map_err(AppendError::Time)?;
+        self.stage.stage(&mut append, base, stamp).map_err(AppendError::Refused)?;
+        let payload_crc = append.payload_crc();
+        let frame = Frame {
+            length: append.payload.len() as u32,
+            payload_crc,
+            stamp,
+            log: append.log,
+            base,
+            count: append.count,
+            epoch: append.epoch,
+            user_min: append.user.0,
+            user_max: append.user.1,
+            synced_to: 0,
+            kind: append.kind,
+        };
+        let position = self.journal.lay_out(frame, &append.payload);
+        let since = &self.shared.stats.open_since;
+        if since.load(Ordering::Relaxed) == 0 {
+            since.store(stamp.bits(), Ordering::Relaxed);
+        }
+        let entry = entry_of(&frame, position);
+        ends.insert(append.log, entry.end());
+        laid.push(Laid { log, entry, payload: append.payload });
+        Ok(Appended { base, stamp, journal_end: self.journal.laid_to() })
+    }
+
+    fn publish(&mut self, laid: Vec<Laid>, durable: bool) {
+        let stats = &self.shared.stats;
+        let mut grown: Vec<Arc<Log>> = Vec::new();
+        stats.appends.fetch_add(laid.len() as u64, Ordering::Relaxed);
+        for Laid { log, entry, payload } in laid {
+            let bytes = payload.len();
+            log.publish(entry, Some(payload));
+            self.tail.admit(&log, bytes);
+            if !grown.last().is_some_and(|last| Arc::ptr_eq(last, &log)) {
+                grown.push(log);
+            }
+        }
+        self.stage.commit();
+        stats.groups.fetch_add(1, Ordering::Relaxed);
+        stats.syncs.fetch_add(u64::from(durable), Ordering::Relaxed);
+        stats.tail_bytes.store(self.tail.held_bytes() as u64, Ordering::Relaxed);
+        let before = stats.journal_end.swap(self.journal.end(), Ordering::Relaxed);
+        stats.bytes.fetch_add(self.journal.end() - before, Ordering::Relaxed);
+        self.shared.history.foreground.store(self.journal.end(), Ordering::Relaxed);
+        stats.synced_to.store(self.journal.synced_to(), Ordering::Relaxed);
+        self.timekeeper.end(self.journal.synced_to());
+        for log in grown {
+            log.wake();
+        }
+    }
+
+    fn failed(&mut self, error: WriteError) -> AppendError<S::Refusal> {
+        let why: Arc<str> = describe(&error).into();
+        match error {
+            WriteError::Refused(_) => {
+                self.refusals.refused(&why, self.timekeeper.steady_now());
+                AppendError::Disk(why)
+            }
+            WriteError::Broken { .. } => {
+                tracing::error!(error = %why, "the store stops: what is on the disk is not known");
+                self.shared.queue.state.lock().stopped = Some(Arc::clone(&why));
+                AppendError::Stopped(why)
+            }
+        }
+    }
+}
+
+/// A group, and whether the segment in front of it is to be sealed.
+type Gathered<S> = (Vec<Request<S>>, bool);
+
+fn take<S: Stage>(mut state: MutexGuard<'_, QueueState<S>>) -> Gathered<S> {
+    let (mut group, mut bytes) = (Vec::new(), 0);
+    // What may take the space that is kept comes alone.
+    let ends = |group: &[Request<S>], next: &Request<S>| {
+        next.makes_space || group.last().is_some_and(|last| last.makes_space)
+    };
+    while bytes < GROUP_BYTES {
+        let Some(request) = state.requests.pop_front() else { break };
+        if !group.is_empty() && ends(&group, &request) {
+            state.requests.push_front(request);
+            break;
+        }
+        let sum = |append: &Append<S::Note>| append.payload.len() as u64;
+        bytes += request.appends.iter().map(sum).sum::<u64>();
+        group.push(request);
+    }
+    (group, std::mem::take(&mut state.wants_seal))
+}
+
+/// Gives a sealed segment to those who index it, once there are not too many.
+fn hand_over<S: Stage>(
+    shared: &Shared<S>,
+    stage: &S,
+    (segment, end): (Arc<Segment>, u64),
+) -> io::Result<()> {
+    let history = &shared.history;
+    history.wait_for_room()?;
+    shared.stats.open_since.store(0, Ordering::Relaxed);
+    history.push_sealed(SealedSegment { segment, end, state: stage.state() });
+    Ok(())
+}
+
+fn describe(error: &WriteError) -> String {
+    match error {
+        WriteError::Refused(source) => source.to_string(),
+        WriteError::Broken { doing, source } => format!("{doing}: {source}"),
+    }
+}
+
+pub(super) fn fail<S: Stage>(
+    request: Request<S>,
+    error: &AppendError<S::Refusal>,
+) -> Done<S::Refusal> {
+    let results = request.appends.iter().map(|_| Err(error.clone())).collect();
+    (request.done, results)
+}
+
+pub(super) fn complete<R>(done: Vec<Done<R>>) {
+    for (done, results) in done {
+        done(results);
+    }
+}
+
+pub(super) struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("freezeframe: an invariant of the journal was lost; stopping");
+            std::process::abort();
+        }
+    }
+}
