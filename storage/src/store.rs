@@ -315,7 +315,7 @@ impl<S: Stage> Store<S> {
     /// Bounding what is on its way is the caller's business.
     ///
     /// # Panics
-    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`]: recovery would take it for damage.
+    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`](crate::journal::PAYLOAD_BYTES_MAX): recovery would take it for damage.
     pub fn append(
         &self,
         appends: Vec<Append<S::Note>>,

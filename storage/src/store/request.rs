@@ -83,7 +83,7 @@ pub trait Stage: Send + 'static {
     /// None of the appends staged since the last call will ever be.
     fn rollback(&mut self);
 
-    /// What it remembers of all appends that were committed, for [`Replay::restore`]. Called when a
+    /// What it remembers of all appends that were committed, for [`Replay::restore`](crate::Replay::restore). Called when a
     /// segment is sealed.
     fn state(&self) -> Vec<u8>;
 }
