@@ -173,3 +173,30 @@ fn head_tables_go_on_although_one_index_cannot_be_made_anew() {
     }
     assert_ne!(tables(), before, "20 parts later there is no other head table");
 }
+
+/// A table that lacks a log, and has another twice, is whole and wrong: the log is found where it was long
+/// ago, or not at all. A check must say so: nothing else does.
+#[test]
+fn a_check_tells_of_a_head_table_that_lacks_a_log() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for log in 1..3 {
+        rig.append(vec![append(log, b"x")], Durability::Synced);
+    }
+    seal(&rig);
+    rig.store.close();
+    drop(rig);
+    let name = disk.names().into_iter().find(|name| name.ends_with(".heads")).unwrap();
+    let mut bytes = disk.bytes(&name);
+    // Two records of 32 bytes each, from 8 of block 1 on: the second becomes the first.
+    bytes.copy_within(4096 + 8..4096 + 40, 4096 + 40);
+    let crc = crc32c::crc32c(&0_u64.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &1_u64.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &bytes[4096 + 4..]);
+    bytes[4096..4096 + 4].copy_from_slice(&crc.to_le_bytes());
+    write(&disk, &name, &bytes);
+    let problems = storage::check::verify(&disk, &[], &mut |_| {}).unwrap().problems;
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let end = rig.store.log(LogId(2)).unwrap().end();
+    assert!(!problems.is_empty(), "log 2 ends at {end:?} now, and the check says nothing");
+}
