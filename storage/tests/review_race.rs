@@ -7,7 +7,13 @@ mod harness;
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::cell::Cell;
 use std::sync::Arc;
+
+thread_local! {
+    /// Whether sectors of head tables cannot be read, by this test.
+    static UNREADABLE: Cell<bool> = const { Cell::new(false) };
+}
 
 use harness::{Rig, append, manual_clock};
 use parking_lot::Mutex;
@@ -51,6 +57,9 @@ impl DiskFile for HookedFile {
         let hook = self.2.lock().take_if(is_it);
         if let Some((_, _, act)) = hook {
             act();
+        }
+        if position > 0 && self.1.ends_with(".heads") && UNREADABLE.get() {
+            return Err(io::Error::from_raw_os_error(5));
         }
         self.0.read_at(buffer, position)
     }
@@ -129,4 +138,32 @@ fn no_offset_is_given_out_twice_because_an_index_was_made_anew_while_heads_were_
     let appended = rig.append(vec![append(*log, b"second")], Durability::Synced);
     let again = appended[0].as_ref().unwrap().base;
     assert!(lost.is_empty(), "{lost:?} lost their entries; offset {again:?} was given out twice");
+}
+
+/// A head table is soft: where a sector of it cannot be read, the indexes still say where logs are.
+#[test]
+fn a_bad_sector_in_a_head_table_makes_no_log_unreadable() {
+    let options = Options {
+        tail_bytes_max: 0,
+        index_bytes_max: 0,
+        idle_logs_max: 0,
+        uncovered_parts_max: 0,
+        tended_by_hand: true,
+        driven_by_hand: true,
+        proofs: false,
+        ..Options::default()
+    };
+    let disk = Arc::new(Hooked(MemoryDisk::new(), Hook::default()));
+    let rig = Rig::open_on(disk, options, manual_clock()).unwrap();
+    rig.append(vec![append(1, b"first")], Durability::Synced);
+    rig.store.seal();
+    rig.append(Vec::new(), Durability::Written);
+    rig.store.tend().unwrap();
+    rig.store.tend().unwrap();
+    UNREADABLE.set(true);
+    let first = rig.store.log(LogId(1)).map(|log| log.end());
+    let tended = rig.store.tend();
+    let then = rig.store.log(LogId(1)).map(|log| log.end());
+    UNREADABLE.set(false);
+    assert!(then.is_ok(), "{first:?}, {tended:?}, {then:?}");
 }
