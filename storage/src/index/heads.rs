@@ -260,3 +260,44 @@ pub(crate) fn write_heads(
     }
     blocks.finish(&encode_header(&stretch, count))
 }
+
+#[cfg(test)]
+mod review {
+    use super::*;
+    use crate::data_file::DataFile;
+    use crate::disk::MemoryDisk;
+    use crate::index::{Index, IndexBuilder, Links, Tip};
+    use crate::part::{Indexed, Layout};
+
+    fn index(disk: &MemoryDisk, name: &str, logs: &[u64]) -> Arc<Index> {
+        let mut builder = IndexBuilder::create(disk, name, 0, 4096).unwrap();
+        for log in logs {
+            builder.begin(LogId(*log), Tip { end: Offset(7), ..Tip::NONE }, Links::FIRST);
+        }
+        builder.finish(None).unwrap();
+        let cache = Arc::new(BlockCache::new(1 << 20));
+        Arc::new(Index::open(disk, name, 0, &cache).unwrap().unwrap())
+    }
+
+    /// A caller's thread makes an index anew while the tender gathers heads from it: `History::log` does so,
+    /// under `reclaiming` alone. What was given up (log 1) is not in the new one, so runs have other
+    /// numbers; no log that is alive may be missing in the table.
+    #[test]
+    fn a_table_lacks_no_log_because_an_index_was_made_anew_meanwhile() {
+        let disk = MemoryDisk::new();
+        let data = Arc::new(DataFile::new("data".to_owned(), disk.create("data").unwrap()));
+        let old = index(&disk, "old", &[1, 2, 3, 4]);
+        let anew = index(&disk, "new", &[2, 3, 4]);
+        let part = Arc::new(Part::new(Layout::Journal, Indexed { data, index: old }));
+        let is_kept = |head: &Head| {
+            part.set_index(Arc::clone(&anew));
+            head.log != LogId(1)
+        };
+        write_heads(&disk, 0..4096, &[HeadSource::Part(Arc::clone(&part))], is_kept).unwrap();
+        let cache = Arc::new(BlockCache::new(1 << 20));
+        let table = HeadTable::open(&disk, 0..4096, &cache).unwrap().unwrap();
+        let missing: Vec<u64> =
+            (2..5).filter(|log| table.head(LogId(*log)).unwrap().is_none()).collect();
+        assert_eq!(missing, [0; 0], "logs that are alive and have no head");
+    }
+}

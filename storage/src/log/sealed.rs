@@ -420,3 +420,70 @@ fn latest_in(spot: &Spot, entries: std::ops::Range<u64>) -> io::Result<(u64, Pla
     }
     Ok(best)
 }
+
+#[cfg(test)]
+mod review {
+    use hlc::{Hlc, UserTime};
+
+    use super::*;
+    use crate::data_file::DataFile;
+    use crate::disk::{Disk, MemoryDisk};
+    use crate::index::{BlockCache, Index, IndexBuilder};
+    use crate::log::Entry;
+    use crate::part::Layout;
+
+    fn index(disk: &MemoryDisk, name: &str, logs: &[(u64, u64)]) -> Arc<Index> {
+        let mut builder = IndexBuilder::create(disk, name, 0, 4096).unwrap();
+        for (log, count) in logs {
+            builder.begin(LogId(*log), Tip::NONE, Links::FIRST);
+            for nth in 0..*count {
+                let entry = Entry {
+                    stamp: Hlc::from_bits(1 + nth),
+                    base: Offset(nth),
+                    count: 1,
+                    length: 0,
+                    position: 100 * log + nth,
+                    user_min: UserTime(0),
+                    user_max: UserTime(0),
+                    user_peak: UserTime(0),
+                    bytes: 0,
+                    payload_crc: 0,
+                    epoch: 0,
+                    kind: 0,
+                    chain: 0,
+                };
+                builder.entry(Placed { entry, at: entry.position }).unwrap();
+            }
+        }
+        builder.finish(None).unwrap();
+        let cache = Arc::new(BlockCache::new(1 << 20));
+        Arc::new(Index::open(disk, name, 0, &cache).unwrap().unwrap())
+    }
+
+    /// An index that is made anew has nothing of what was given up, so its entries have other numbers. Who
+    /// found a run in the one before must not look up its entries in the new one.
+    #[test]
+    fn a_run_and_its_entries_are_of_one_index() {
+        let disk = MemoryDisk::new();
+        let data = Arc::new(DataFile::new("data".to_owned(), disk.create("data").unwrap()));
+        let old = index(&disk, "old", &[(1, 2), (2, 3), (3, 2)]);
+        let anew = index(&disk, "new", &[(2, 3), (3, 2)]);
+        let (number, run) = old.find_run(LogId(2)).unwrap().unwrap();
+        let part = Arc::new(Part::new(Layout::Journal, Indexed { data, index: old }));
+        let sealed = Sealed {
+            log: LogId(2),
+            base: None,
+            parts: Arc::new(vec![Arc::clone(&part)]),
+            freed: Tip::NONE,
+            tip: run.tip,
+            head: Some(RunPlace { part: 0, number }),
+        };
+        let whole = |run: &Run| {
+            // Somebody else has found damage in the index, and has made it anew just now.
+            part.set_index(Arc::clone(&anew));
+            run.tip.end <= Offset(1)
+        };
+        let spot = sealed.find(whole, |placed| placed.entry.end() <= Offset(1)).unwrap().unwrap();
+        assert_eq!(spot.here().unwrap().at, 201, "the second entry of log 2, and of no other log");
+    }
+}

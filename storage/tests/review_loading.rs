@@ -1,0 +1,202 @@
+//! What a review of loading, head tables and links found. Each fails.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::io::IoSlice;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use harness::{Rig, append, manual_clock};
+use storage::disk::{Disk, MemoryDisk};
+use storage::{Durability, LogId, Offset, Options};
+
+fn options() -> Options {
+    Options {
+        tail_bytes_max: 0,
+        idle_logs_max: 0,
+        uncovered_parts_max: 0,
+        tended_by_hand: true,
+        driven_by_hand: true,
+        proofs: false,
+        ..Options::default()
+    }
+}
+
+fn seal(rig: &Rig) {
+    rig.store.seal();
+    rig.append(Vec::new(), Durability::Written);
+    rig.store.tend().unwrap();
+}
+
+fn write(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
+    disk.remove(name).unwrap();
+    disk.create(name).unwrap().write_at(&mut [IoSlice::new(bytes)], 0).unwrap();
+}
+
+/// `idle_logs_max`: "How many logs that nobody uses stay in memory."
+#[test]
+fn an_idle_log_stays_although_many_others_are_in_use() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options { idle_logs_max: 2, ..options() }, &clock).unwrap();
+    for log in 0..4 {
+        rig.append(vec![append(log, b"x")], Durability::Synced);
+    }
+    seal(&rig);
+    let _used: Vec<_> = (0..3).map(|log| rig.store.log(LogId(log)).unwrap()).collect();
+    let idle = Arc::downgrade(&rig.store.log(LogId(3)).unwrap());
+    rig.store.tend().unwrap();
+    assert!(idle.upgrade().is_some(), "one idle log, where two may be, was dropped");
+}
+
+struct Watching;
+
+impl storage::log::Watcher for Watching {
+    fn grew(&self) {}
+}
+
+/// Who watched and left without being told keeps the log in memory for ever.
+#[test]
+fn a_log_leaves_memory_when_those_who_watched_it_have_left() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    rig.append(vec![append(1, b"x")], Durability::Synced);
+    seal(&rig);
+    let watcher: Arc<dyn storage::log::Watcher> = Arc::new(Watching);
+    let log = rig.store.log(LogId(1)).unwrap();
+    log.watch(&watcher);
+    let weak = Arc::downgrade(&log);
+    drop((log, watcher));
+    rig.store.tend().unwrap();
+    assert!(weak.upgrade().is_none(), "it is held by nobody, and watched by nobody");
+}
+
+/// A jump that leads to its own run, behind a checksum that is right.
+#[test]
+fn links_in_a_circle_are_an_error_and_no_endless_search() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for _ in 0..3 {
+        rig.append(vec![append(1, b"x")], Durability::Synced);
+        seal(&rig);
+    }
+    rig.store.close();
+    let mut names: Vec<String> =
+        disk.names().into_iter().filter(|name| name.ends_with(".index")).collect();
+    names.sort();
+    let name = names.pop().unwrap();
+    let start: u64 = name.split('.').next().unwrap().parse().unwrap();
+    // Block 0 is the header, 1 has the entry, 2 the run; the jump stands at 112 of it.
+    let mut bytes = disk.bytes(&name);
+    bytes[2 * 4096 + 8 + 112..][..8].copy_from_slice(&start.to_le_bytes());
+    let crc = crc32c::crc32c(&start.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &2_u64.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &bytes[2 * 4096 + 4..3 * 4096]);
+    bytes[2 * 4096..2 * 4096 + 4].copy_from_slice(&crc.to_le_bytes());
+    write(&disk, &name, &bytes);
+    let (sender, read) = mpsc::channel();
+    std::thread::spawn(move || {
+        let rig = Rig::open(&disk, options(), &manual_clock()).unwrap();
+        let log = rig.store.log(LogId(1)).unwrap();
+        let _ = sender.send(log.read(Offset(0), Offset(u64::MAX), usize::MAX).map(|read| read.len()));
+    });
+    let read = read.recv_timeout(Duration::from_secs(20));
+    assert!(read.is_ok(), "a search that does not end");
+}
+
+/// A filed file lost the end of a log together with its index; a head table knows of it. What the error
+/// says is to be done must not lead to offsets that are given out again.
+#[test]
+fn what_an_error_says_is_to_be_done_gives_out_no_offset_twice() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for _ in 0..3 {
+        for log in 1..3 {
+            rig.append(vec![append(log, &[log as u8; 100])], Durability::Synced);
+        }
+    }
+    seal(&rig);
+    let end = rig.store.log(LogId(2)).unwrap().end();
+    assert_eq!(end, Offset(3));
+    rig.store.close();
+    let find = |kind: &str| disk.names().into_iter().find(|name| name.ends_with(kind)).unwrap();
+    let (filed, heads) = (find(".filed"), find(".heads"));
+    let bytes = disk.bytes(&filed);
+    // The frames of log 2 stand last.
+    let at = bytes.windows(100).position(|window| window == [2; 100]).unwrap();
+    write(&disk, &filed, &bytes[..at - 32 - storage::journal::FRAME_BYTES]);
+    disk.remove(&filed.replace(".filed", ".index")).unwrap();
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let error = rig.store.log(LogId(2)).unwrap_err().to_string();
+    rig.store.close();
+    drop(rig);
+    if error.contains("remove *.heads") {
+        disk.remove(&heads).unwrap();
+    }
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let appended = rig.append(vec![append(2, b"new")], Durability::Synced);
+    if let Ok(appended) = &appended[0] {
+        assert!(appended.base >= end, "given out twice: {:?}, after: {error}", appended.base);
+    }
+}
+
+/// One part whose data is rotten, so that its index cannot be made anew, and which a table covers.
+#[test]
+fn head_tables_go_on_although_one_index_cannot_be_made_anew() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let no_cache = Options { index_bytes_max: 0, uncovered_parts_max: 1, ..options() };
+    let rig = Rig::open(&disk, no_cache, &clock).unwrap();
+    for _ in 0..3 {
+        rig.append(vec![append(1, b"rots")], Durability::Synced);
+        seal(&rig);
+    }
+    let tables = || disk.names().iter().filter(|name| name.ends_with(".heads")).cloned().max();
+    let before = tables();
+    assert!(before.is_some());
+    rig.store.close();
+    drop(rig);
+    let clock = manual_clock();
+    clock.advance(Duration::from_secs(60));
+    let rig = Rig::open(&disk, no_cache, &clock).unwrap();
+    let first = format!("{:020}", 0);
+    disk.rot(&format!("{first}.index"), 4096 + 50, 1);
+    disk.rot(&format!("{first}.journal"), 64 + 20, 1);
+    let log = rig.store.log(LogId(1)).unwrap();
+    assert!(log.read(Offset(0), Offset(1), usize::MAX).is_err(), "it is rotten");
+    drop(log);
+    for _ in 0..20 {
+        rig.append(vec![append(2, b"x")], Durability::Synced);
+        rig.store.seal();
+        rig.append(Vec::new(), Durability::Written);
+        let _ = rig.store.tend();
+    }
+    assert_ne!(tables(), before, "20 parts later there is no other head table");
+}
+
+/// A table that lacks a log, and has another twice, is whole and wrong: the log is found where it was long
+/// ago, or not at all. A check must say so: nothing else does.
+#[test]
+fn a_check_tells_of_a_head_table_that_lacks_a_log() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for log in 1..3 {
+        rig.append(vec![append(log, b"x")], Durability::Synced);
+    }
+    seal(&rig);
+    rig.store.close();
+    drop(rig);
+    let name = disk.names().into_iter().find(|name| name.ends_with(".heads")).unwrap();
+    let mut bytes = disk.bytes(&name);
+    // Two records of 32 bytes each, from 8 of block 1 on: the second becomes the first.
+    bytes.copy_within(4096 + 8..4096 + 40, 4096 + 40);
+    let crc = crc32c::crc32c(&0_u64.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &1_u64.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &bytes[4096 + 4..]);
+    bytes[4096..4096 + 4].copy_from_slice(&crc.to_le_bytes());
+    write(&disk, &name, &bytes);
+    let problems = storage::check::verify(&disk, &[], &mut |_| {}).unwrap().problems;
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let end = rig.store.log(LogId(2)).unwrap().end();
+    assert!(!problems.is_empty(), "log 2 ends at {end:?} now, and the check says nothing");
+}
