@@ -250,8 +250,8 @@ impl History {
                 }
             }
             self.drop_idle();
-            if failed.is_ok() {
-                failed = self.gather_heads();
+            if let Err(error) = self.gather_heads() {
+                failed = Err(error);
             }
             if proves {
                 match self.prove_next() {

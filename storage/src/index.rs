@@ -2,8 +2,8 @@
 //! runs that they form.
 //!
 //! What holds true of it:
-//! - It is soft: everything in it can be made again from the data file beside it and the index of
-//!   the stretch before.
+//! - It is soft: everything in it can be made again from the data file beside it, the runs before those in
+//!   it, and what was given up.
 //! - Its directory has the logs that have entries in the stretch, how far each had come, and where its
 //!   earlier runs stand. So it costs what it holds, however many logs there are or were; and the run
 //!   that holds an offset is found by following links, with nothing about any log held in memory.
@@ -40,6 +40,8 @@ const ENTRIES: u64 = (CONTENT_BYTES / ENTRY_BYTES) as u64;
 const RUNS: u64 = (CONTENT_BYTES / RUN_BYTES) as u64;
 /// No store has more logs than this.
 const RUNS_MAX: u64 = 1 << 40;
+/// No log has more offsets, or bytes, than this.
+const COUNT_MAX: u64 = 1 << 62;
 /// No stage remembers more than this.
 const STATE_BYTES_MAX: u64 = 1 << 30;
 
@@ -232,10 +234,25 @@ impl Index {
     pub fn run_at(&self, number: u64) -> io::Result<Run> {
         assert!(number < self.header.runs, "a run that is not there");
         let run = self.record::<_, RUN_BYTES>(self.header.run_block(), number, Run::decode)?;
-        if run.count > self.header.entries || run.first > self.header.entries - run.count {
+        if !self.is_lawful(&run) {
             return Err(self.blocks.damaged(self.header.run_block() + number / RUNS));
         }
         Ok(run)
+    }
+
+    /// Whether a run can be what it says: whoever follows its links gets to the end of them, and what is
+    /// counted on from it does not overflow.
+    fn is_lawful(&self, run: &Run) -> bool {
+        let IndexHeader { entries, start, last_stamp, .. } = self.header;
+        let leads_back = |place: Option<RunPlace>| place.is_none_or(|place| place.part < start);
+        run.count <= entries
+            && run.first <= entries - run.count
+            && leads_back(run.links.previous)
+            && leads_back(run.links.jump)
+            && run.base <= run.tip.end
+            && run.tip.end.0 <= COUNT_MAX
+            && run.tip.bytes <= COUNT_MAX
+            && run.tip.stamp <= last_stamp
     }
 
     /// The run of `log`.

@@ -352,7 +352,7 @@ impl Log {
         state.entries.is_empty()
             && state.let_go == 0
             && state.base.is_none()
-            && self.watchers.lock().is_empty()
+            && self.watchers.lock().iter().all(|watcher| watcher.strong_count() == 0)
     }
 
     /// Says what of it has been given up, and what stands in for it.
@@ -361,6 +361,12 @@ impl Log {
         state.horizon = beginning.horizon;
         state.base = beginning.base;
         state.release_freed();
+    }
+
+    /// What of it has been given up, and what stands in for it.
+    pub(crate) fn beginning(&self) -> Beginning {
+        let state = self.state.read();
+        Beginning { horizon: state.horizon, base: state.base.clone() }
     }
 
     pub(crate) fn base(&self) -> Option<Arc<Base>> {

@@ -11,6 +11,9 @@ use crate::data_file::DataFile;
 use crate::index::{Index, Run};
 use crate::log::LogId;
 
+/// The disk could not read (`errno`).
+const EIO: i32 = 5;
+
 /// How the frames of a part stand in its data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
@@ -27,6 +30,13 @@ pub enum Layout {
 #[derive(Clone, Debug)]
 pub(crate) struct Indexed {
     pub(crate) data: Arc<DataFile>,
+    pub(crate) index: Arc<Index>,
+}
+
+/// A run, and the index that it was read from: in one that is made anew meanwhile, its entries have other
+/// numbers.
+pub(crate) struct InIndex {
+    pub(crate) run: Run,
     pub(crate) index: Arc<Index>,
 }
 
@@ -109,8 +119,9 @@ impl Part {
 
     /// Remembers it if `result` says that the index is damaged.
     pub(crate) fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        // A sector that cannot be read is another one once the index was made anew.
         if let Err(error) = &result
-            && error.kind() == io::ErrorKind::InvalidData
+            && (error.kind() == io::ErrorKind::InvalidData || error.raw_os_error() == Some(EIO))
             && !self.is_suspect.swap(true, Ordering::AcqRel)
         {
             tracing::error!(%error, "found damage");
@@ -124,8 +135,10 @@ impl Part {
     }
 
     /// The run of `log` in it, which may be number `hint`.
-    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<Run>> {
-        self.note(self.index().run_near(log, hint))
+    pub(crate) fn run_near(&self, log: LogId, hint: u64) -> io::Result<Option<InIndex>> {
+        let index = self.index();
+        let run = self.note(index.run_near(log, hint))?;
+        Ok(run.map(|run| InIndex { run, index }))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::filed::{
     FILED_HEADER_BYTES, FRONT_BYTES, FiledHeader, base_name, filed_name, index_name,
 };
 use crate::history::head_tables;
-use crate::index::{BlockCache, HeadTable, Index, Links, Placed, Run, RunPlace, Tip};
+use crate::index::{BlockCache, Head, HeadTable, Index, Links, Placed, Run, RunPlace, Tip};
 use crate::journal::{SEGMENT_HEADER_BYTES, padded, segment_name};
 use crate::log::{Entry, LogId, Offset};
 use crate::manifest::{Horizon, Manifest};
@@ -100,6 +100,7 @@ impl<'a> Indexes<'a> {
             } else if let Some(what) = trail.compare(&table)? {
                 indexes.disagrees(table.name(), &what);
             }
+            indexes.problems.extend(trail.lost_by(&table)?);
         }
         let none = Horizons::new();
         for (log, horizon) in manifest.logs.iter().filter(|(_, horizon)| horizon.base > 0) {
@@ -353,7 +354,7 @@ impl<'a> Trail<'a> {
             place.part < index.header.start
                 && (has_freed
                     || self.unread.contains(&place.part)
-                    || parts.iter().any(|(part, _)| *part == place.part))
+                    || parts.binary_search_by_key(&place.part, |(part, _)| *part).is_ok())
         };
         if !previous.is_none_or(may_lead) || !jump.is_none_or(may_lead) {
             return Ok(Some("it leads to a run that is not there".to_owned()));
@@ -372,13 +373,17 @@ impl<'a> Trail<'a> {
 
     /// What a head table says that the indexes do not.
     fn compare(&self, table: &HeadTable) -> io::Result<Option<String>> {
-        let mut heads = 0;
+        let (mut heads, mut last) = (0, None);
         for number in 0..table.count {
             let head = table.head_at(number)?;
+            if last.replace(head.log) >= Some(head.log) {
+                return Ok(Some(format!("its logs do not rise, at log {}", head.log.0)));
+            }
             let newest = self.newest_in(head.log, &table.stretch);
             let is_kept = newest.is_some_and(|(_, end)| !is_freed(self.logs, head.log, end));
             heads += u64::from(is_kept);
             let is_lawful = newest == Some((head.part, head.end))
+                || self.is_lost(&head, newest)
                 || self.unread.contains(&head.part)
                 || is_freed(self.logs, head.log, head.end);
             if !is_lawful {
@@ -391,6 +396,31 @@ impl<'a> Trail<'a> {
         });
         let known = known.count() as u64;
         Ok((known > heads).then(|| format!("it lacks {} logs", known - heads)))
+    }
+
+    /// Whether a head table is all that knows of the end of a log: what it stands for is lost, and not the
+    /// table wrong.
+    fn is_lost(&self, head: &Head, newest: Option<(u64, Offset)>) -> bool {
+        newest.is_none_or(|(_, end)| end < head.end)
+            && !self.unread.contains(&head.part)
+            && !is_freed(self.logs, head.log, head.end)
+    }
+
+    /// What no index has any more of the logs that a head table knows.
+    fn lost_by(&self, table: &HeadTable) -> io::Result<Vec<String>> {
+        let mut lost = Vec::new();
+        for number in 0..table.count {
+            let Ok(head) = table.head_at(number) else { break };
+            if self.is_lost(&head, self.newest_in(head.log, &table.stretch)) {
+                let Head { log, part, end, .. } = head;
+                lost.push(format!(
+                    "the end of a log is lost: a head table knows of it, and no index does; restore the data file of its part from a backup. file={}, log={}, part={part}, end={}",
+                    table.name(), log.0, end.0
+                ));
+            }
+        }
+        lost.truncate(BLOCKS_NAMED);
+        Ok(lost)
     }
 
     /// The newest part in a stretch with a run of a log, and where that ends.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::History;
 use crate::data_file::{DataFile, LoadBuffer};
 use crate::filed::{FiledHeader, FiledWriter, filed_name, index_name};
-use crate::index::{IndexBuilder, Placed, Run};
+use crate::index::{Index, IndexBuilder, Placed, Run};
 use crate::journal::{FRAME_BYTES, Frame};
 use crate::part::{Indexed, Layout, Part};
 
@@ -100,7 +100,7 @@ impl History {
                 continue;
             }
             runs += 1;
-            let bytes = run_bytes(part, &run)?;
+            let bytes = part.note(run_bytes(&index, &run))?;
             *(if self.is_dead(&run) { &mut dead } else { &mut live }) += bytes;
         }
         let is_scattered = header.pieces > runs
@@ -280,7 +280,7 @@ fn is_damage(error: &io::Error) -> bool {
 }
 
 /// Bytes of payload in a run.
-fn run_bytes(part: &Part, run: &Run) -> io::Result<u64> {
-    let first = part.note(part.index().entry(run.first))?.entry;
+fn run_bytes(index: &Index, run: &Run) -> io::Result<u64> {
+    let first = index.entry(run.first)?.entry;
     Ok(run.tip.bytes - (first.bytes - u64::from(first.length)))
 }

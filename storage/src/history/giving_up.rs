@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use super::History;
 use crate::disk::Disk;
 use crate::filed::{FILED_PREFIX_BYTES, index_name};
-use crate::index::Run;
 use crate::journal::FRAME_BYTES;
 use crate::log::{Beginning, FoundRun, Log, LogId, Offset};
 use crate::manifest::Horizon;
@@ -84,6 +83,12 @@ impl History {
         ids.map(|id| Ok((id, self.log(id)?))).collect()
     }
 
+    /// A log, for work that is done again later.
+    fn readable(&self, id: LogId) -> Option<Arc<Log>> {
+        let log = self.log(id);
+        log.inspect_err(|error| tracing::error!(log = id.0, %error, "a log is not freed")).ok()
+    }
+
     /// Has files removed in the round after the next.
     pub(super) fn forget(&self, data_files: impl IntoIterator<Item = String>) {
         self.unnamed.lock().extend(data_files);
@@ -131,7 +136,8 @@ impl History {
             let is_behind = |horizon: &Horizon| horizon.start > horizon.freed.end;
             manifest.logs.iter().filter(|(_, held)| is_behind(held)).map(|(id, _)| *id).collect()
         };
-        let logs = self.logs_of(behind.into_iter())?;
+        let readable = behind.into_iter().filter_map(|id| Some((id, self.readable(id)?)));
+        let logs: HashMap<LogId, Arc<Log>> = readable.collect();
         let mut manifest = self.manifest.lock();
         let mut next = manifest.clone();
         for (id, log) in &logs {
@@ -172,20 +178,26 @@ impl History {
         let mut touched: HashSet<u64> = HashSet::new();
         let parts = self.parts.all();
         for (id, to) in due.iter_mut() {
-            let log = self.log(*id)?;
-            for FoundRun { part, run } in log.sealed_now().runs_in(log.horizon().punched_to..*to)? {
-                if !self.is_proved(&part) {
+            // One that cannot be read keeps no other from being freed.
+            let Some(log) = self.readable(*id) else {
+                *to = Offset(0);
+                continue;
+            };
+            for found in log.sealed_now().runs_in(log.horizon().punched_to..*to)? {
+                let FoundRun { part, run, .. } = &found;
+                if !self.is_proved(part) {
                     // Without its frames there would be no proof of it, and the chain would end here.
                     *to = run.base;
                     break;
                 }
                 touched.insert(part.start);
                 part.set_settled(false);
-                freed.punched_bytes += punch(&part, &run)?;
+                freed.punched_bytes += punch(&found)?;
             }
         }
-        let logs = self.logs_of(due.keys().copied())?;
-        due.retain(|id, to| *to > logs[id].horizon().punched_to);
+        let readable = due.keys().filter_map(|id| Some((*id, self.readable(*id)?)));
+        let logs: HashMap<LogId, Arc<Log>> = readable.collect();
+        due.retain(|id, to| logs.get(id).is_some_and(|log| *to > log.horizon().punched_to));
         if due.is_empty() {
             return Ok(Vec::new());
         }
@@ -267,12 +279,11 @@ fn remove_if_there(disk: &dyn Disk, name: &str) -> io::Result<()> {
 }
 
 /// Gives back the space of a run, where it stands in one piece.
-fn punch(part: &Part, run: &Run) -> io::Result<u64> {
+fn punch(FoundRun { part, index, run }: &FoundRun) -> io::Result<u64> {
     const BLOCK: u64 = crate::disk::BLOCK_BYTES as u64;
     if part.layout == Layout::Journal || run.count == 0 {
         return Ok(0);
     }
-    let index = part.index();
     let entries = run.entries();
     let first = part.note(index.entry(entries.start))?;
     let last = part.note(index.entry(entries.end - 1))?;

@@ -109,8 +109,8 @@ impl History {
 /// The links of a run of `log` that follows the one at `head`.
 pub(super) fn links_after(parts: &[Arc<Part>], log: LogId, head: RunPlace) -> Links {
     let links_at = |place: RunPlace| {
-        let run = part_at(parts, place.part)?.run_near(log, place.number).ok().flatten();
-        run.map(|run| run.links)
+        let found = part_at(parts, place.part)?.run_near(log, place.number).ok().flatten();
+        found.map(|found| found.run.links)
     };
     let previous = links_at(head).unwrap_or(Links::FIRST);
     Links::after(head, &previous, previous.jump.and_then(links_at).as_ref())

@@ -36,7 +36,7 @@ impl History {
     /// An index cannot be read.
     pub(crate) fn log(&self, id: LogId) -> io::Result<Arc<Log>> {
         match self.load(id) {
-            Err(error) if is_damage(&error) => {
+            Err(error) if is_rotten(&error) => {
                 // Others that cannot be made anew are no matter of this log.
                 let _ = self.rebuild_suspects();
                 self.load(id)
@@ -82,15 +82,14 @@ impl History {
             }
         }
         for table in tables.iter().rev() {
-            let head = match table.head(id) {
-                Err(error) if is_damage(&error) => {
+            match table.head(id) {
+                // The indexes say the same, wherever the disk fails.
+                Err(error) => {
                     self.drop_table(table, &error);
                     return self.seek_log(id);
                 }
-                head => head?,
-            };
-            if let Some(head) = head {
-                return run_of(&parts, head);
+                Ok(Some(head)) => return run_of(&parts, head),
+                Ok(None) => {}
             }
         }
         Ok(Sought::Nothing)
@@ -98,7 +97,7 @@ impl History {
 
     /// Goes on without a damaged table, and those behind it: a later one is made of what they covered.
     fn drop_table(&self, damaged: &Arc<HeadTable>, error: &io::Error) {
-        tracing::warn!(%error, "a head table is damaged, and is made anew");
+        tracing::warn!(%error, "a head table cannot be read, and is made anew");
         let mut tables = self.tables.write();
         let place = tables.iter().position(|table| Arc::ptr_eq(table, damaged));
         if let Some(place) = place {
@@ -126,7 +125,7 @@ impl History {
         let sources: Vec<HeadSource> = merged
             .iter()
             .map(|table| HeadSource::Table(Arc::clone(table)))
-            .chain(uncovered.iter().map(|part| HeadSource::Part(Arc::clone(part))))
+            .chain(uncovered.iter().map(HeadSource::of))
             .collect();
         let manifest = self.manifest.lock().clone();
         let is_kept = |head: &Head| head.end > manifest.horizon(head.log).freed.end;
@@ -134,9 +133,11 @@ impl History {
         if let Err(error) = written {
             // It takes room that may be what is missing.
             let _ = self.disk.remove(&heads_name(&stretch));
-            return match merged.first().filter(|_| is_damage(&error)) {
-                Some(first) => {
-                    self.drop_table(first, &error);
+            let is_whole =
+                |table: &HeadTable| table.damaged_blocks().is_ok_and(|bad| bad.is_empty());
+            return match merged.iter().find(|table| !is_whole(table)) {
+                Some(damaged) => {
+                    self.drop_table(damaged, &error);
                     self.gather_heads()
                 }
                 None => Err(error),
@@ -153,15 +154,28 @@ impl History {
         Ok(())
     }
 
-    /// Drops logs that nobody uses, if there are many in memory.
+    /// Drops logs that nobody uses, down to half of how many may be in memory, if there are more.
     pub(super) fn drop_idle(&self) {
-        if self.logs.read().len() <= self.idle_logs_max {
+        let is_idle = |log: &Arc<Log>| Arc::strong_count(log) == 1 && log.is_idle();
+        let idle = {
+            let logs = self.logs.read();
+            if logs.len() <= self.idle_logs_max {
+                return;
+            }
+            logs.values().filter(|log| is_idle(log)).count()
+        };
+        if idle <= self.idle_logs_max {
             return;
         }
+        let mut surplus = idle - self.idle_logs_max / 2;
         let mut logs = self.logs.write();
         self.dropped.fetch_add(1, Ordering::AcqRel);
-        // Nobody can take it from the map meanwhile.
-        logs.retain(|_, log| Arc::strong_count(log) > 1 || !log.is_idle());
+        // Nobody can take one from the map meanwhile.
+        logs.retain(|_, log| {
+            let goes = surplus > 0 && is_idle(log);
+            surplus -= usize::from(goes);
+            !goes
+        });
         let count = logs.len();
         if logs.capacity() > 4 * count.max(self.idle_logs_max) {
             logs.shrink_to(2 * count);
@@ -169,7 +183,8 @@ impl History {
     }
 }
 
-fn is_damage(error: &io::Error) -> bool {
+/// Whether something may be made anew that is damaged.
+fn is_rotten(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
@@ -179,10 +194,9 @@ fn run_of(parts: &[Arc<Part>], head: Head) -> io::Result<Sought> {
         Some(part) => part.run_near(head.log, head.number)?,
         None => None,
     };
-    let run = run.filter(|run| run.tip.end == head.end);
-    Ok(run.map_or(Sought::Gone(head), |run| {
-        Sought::Found(Reached { tip: run.tip, head: Some(head.place()) })
-    }))
+    let tip = run.map(|found| found.run.tip).filter(|tip| tip.end == head.end);
+    Ok(tip
+        .map_or(Sought::Gone(head), |tip| Sought::Found(Reached { tip, head: Some(head.place()) })))
 }
 
 /// How far a log had come, by what was found and what was given up.
@@ -193,7 +207,7 @@ fn settle(id: LogId, sought: Sought, horizon: &Horizon) -> io::Result<Reached> {
         Sought::Gone(head) if head.end > horizon.freed.end => Err(io::Error::new(
             io::ErrorKind::InvalidData,
             format!(
-                "a head table leads to a run that is not there: stop the server, remove *.heads from its journal, and start it again. log={}, part={}, end={}",
+                "the end of a log is lost: a head table knows of it, and the index of its part does not. `freezeframe check` names the file that is damaged: restore it from a backup. log={}, part={}, end={}",
                 id.0, head.part, head.end.0
             ),
         )),

@@ -28,13 +28,19 @@ impl History {
         // Whoever gives back space may hold it for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(0) };
         let parts = self.parts.all();
-        let manifest = self.manifest.lock().clone();
+        let suspects: Vec<usize> =
+            (0..parts.len()).filter(|place| parts[*place].is_suspect()).collect();
+        let (manifest, with_base) = {
+            let manifest = self.manifest.lock();
+            let with_base = manifest.logs.iter().filter(|(_, held)| held.base > 0);
+            let with_base: Vec<LogId> = with_base.map(|(log, _)| *log).collect();
+            let needed = (!suspects.is_empty()).then(|| manifest.clone());
+            (needed.unwrap_or_default(), with_base)
+        };
         let rebuilding = Rebuilding { disk: &*self.disk, cache: &self.cache, manifest: &manifest };
         let (mut rebuilt, mut failed) = (0, Ok(0));
-        let suspects = (0..parts.len()).filter(|place| parts[*place].is_suspect());
-        let mended = suspects.map(|place| rebuilding.mend(&parts, place));
-        let with_base = manifest.logs.iter().filter(|(_, held)| held.base > 0);
-        let bases = with_base.map(|(log, _)| self.mend_base(&*self.log(*log)?));
+        let mended = suspects.into_iter().map(|place| rebuilding.mend(&parts, place));
+        let bases = with_base.into_iter().map(|log| self.mend_base(&*self.log(log)?));
         for result in mended.chain(bases) {
             match result {
                 Ok(count) => rebuilt += count,
@@ -47,10 +53,12 @@ impl History {
 
     /// Makes the index of a log's base anew, if it is damaged.
     fn mend_base(&self, log: &Log) -> io::Result<usize> {
-        let Some(base) = log.base().filter(|base| base.is_suspect()) else { return Ok(0) };
+        // Both of one moment.
+        let Beginning { horizon, base } = log.beginning();
+        let Some(base) = base.filter(|base| base.is_suspect()) else { return Ok(0) };
         let data = &base.files.data;
         let header = read_header(data.file())?.ok_or_else(|| data.damaged(0, "a header"))?;
-        rebuild_base(&*self.disk, log.id, &header, data, log.horizon().freed.end)?;
+        rebuild_base(&*self.disk, log.id, &header, data, horizon.freed.end)?;
         let mended = self.open_new_base(log.id, &data.name)?;
         let _manifest = self.manifest.lock();
         let is_its = |held: &Arc<Base>| Arc::ptr_eq(held, &base);

@@ -14,7 +14,7 @@ use super::blocks::{
     BlockCache, BlockWriter, Blocks, CONTENT_BYTES, INDEX_BLOCK_BYTES, LEAD_BYTES, open_block,
     seal_block,
 };
-use super::{RunPlace, bisect};
+use super::{Index, RunPlace, bisect};
 use crate::disk::{Disk, DiskFile, read_exact_at};
 use crate::log::{LogId, Offset};
 use crate::part::Part;
@@ -205,22 +205,28 @@ fn encode_header(stretch: &Range<u64>, count: u64) -> [u8; INDEX_BLOCK_BYTES] {
 
 /// What heads are gathered from.
 pub(crate) enum HeadSource {
-    Part(Arc<Part>),
+    /// The part, and its index as it was at first: one that is made anew meanwhile has other numbers.
+    Part(Arc<Part>, Arc<Index>),
     Table(Arc<HeadTable>),
 }
 
 impl HeadSource {
+    /// What there is of a part.
+    pub(crate) fn of(part: &Arc<Part>) -> HeadSource {
+        HeadSource::Part(Arc::clone(part), part.index())
+    }
+
     fn count(&self) -> u64 {
         match self {
-            HeadSource::Part(part) => part.index().header.runs,
+            HeadSource::Part(_, index) => index.header.runs,
             HeadSource::Table(table) => table.count,
         }
     }
 
     fn head_at(&self, number: u64) -> io::Result<Head> {
         match self {
-            HeadSource::Part(part) => {
-                let run = part.note(part.index().run_at(number))?;
+            HeadSource::Part(part, index) => {
+                let run = part.note(index.run_at(number))?;
                 Ok(Head { log: run.log, part: part.start, number, end: run.tip.end })
             }
             HeadSource::Table(table) => table.head_at(number),
@@ -262,11 +268,11 @@ pub(crate) fn write_heads(
 }
 
 #[cfg(test)]
-mod review {
+mod tests {
     use super::*;
     use crate::data_file::DataFile;
     use crate::disk::MemoryDisk;
-    use crate::index::{Index, IndexBuilder, Links, Tip};
+    use crate::index::{IndexBuilder, Links, Tip};
     use crate::part::{Indexed, Layout};
 
     fn index(disk: &MemoryDisk, name: &str, logs: &[u64]) -> Arc<Index> {
@@ -293,7 +299,7 @@ mod review {
             part.set_index(Arc::clone(&anew));
             head.log != LogId(1)
         };
-        write_heads(&disk, 0..4096, &[HeadSource::Part(Arc::clone(&part))], is_kept).unwrap();
+        write_heads(&disk, 0..4096, &[HeadSource::of(&part)], is_kept).unwrap();
         let cache = Arc::new(BlockCache::new(1 << 20));
         let table = HeadTable::open(&disk, 0..4096, &cache).unwrap().unwrap();
         let missing: Vec<u64> =

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hlc::Cut;
 
 use super::{LogId, Offset};
-use crate::index::{Links, Placed, Run, RunPlace, Tip};
-use crate::part::{Indexed, Part, part_at};
+use crate::index::{Index, Links, Placed, Run, RunPlace, Tip};
+use crate::part::{InIndex, Indexed, Part, part_at};
 
 /// What is left of the beginning of a log that was compacted.
 #[derive(Debug)]
@@ -65,10 +65,23 @@ enum Source {
     Part(Arc<Part>),
 }
 
-/// A run that was found, and its part.
+/// A run that was found, its part, and the index that it was read from.
 pub(crate) struct FoundRun {
     pub(crate) part: Arc<Part>,
+    pub(crate) index: Arc<Index>,
     pub(crate) run: Run,
+}
+
+impl FoundRun {
+    fn new(part: &Arc<Part>, InIndex { run, index }: InIndex) -> FoundRun {
+        FoundRun { part: Arc::clone(part), index, run }
+    }
+
+    /// The spot of an entry of it.
+    fn spot(self, number: u64) -> Spot {
+        let files = Indexed { data: Arc::clone(self.part.data()), index: self.index };
+        Spot { source: Source::Part(self.part), files, run: self.run, number }
+    }
 }
 
 /// An entry that was found.
@@ -103,9 +116,9 @@ impl Sealed {
     /// The run at a place; `None` if it was given up since somebody wrote down its place.
     fn run(&self, place: RunPlace) -> io::Result<Option<FoundRun>> {
         let Some(part) = part_at(&self.parts, place.part) else { return Ok(None) };
-        let run = part.run_near(self.log, place.number)?;
-        let run = run.filter(|run| run.tip.end > self.freed.end);
-        Ok(run.map(|run| FoundRun { part: Arc::clone(part), run }))
+        let found = part.run_near(self.log, place.number)?;
+        let found = found.filter(|found| found.run.tip.end > self.freed.end);
+        Ok(found.map(|found| FoundRun::new(part, found)))
     }
 
     /// The run at a place, which has to be there if the log had come to `end` behind it.
@@ -120,7 +133,7 @@ impl Sealed {
         let error = io::Error::new(
             io::ErrorKind::InvalidData,
             format!(
-                "an index does not have a run that another leads to; it is made anew. If that does not help: stop the server, remove *.index from its journal, and start it again. log={}, part={}, end={}",
+                "an index does not have a run that another leads to, and is made anew; if that does not help, `freezeframe check` names the file that is damaged: restore it from a backup. log={}, part={}, end={}",
                 self.log.0, place.part, end.0
             ),
         );
@@ -139,9 +152,9 @@ impl Sealed {
     }
 
     /// The run before one.
-    fn previous(&self, found: &FoundRun) -> io::Result<Option<FoundRun>> {
-        match found.run.links.previous {
-            Some(place) => self.run_that_ends(place, found.run.base),
+    fn previous(&self, run: &Run) -> io::Result<Option<FoundRun>> {
+        match run.links.previous {
+            Some(place) => self.run_that_ends(place, run.base),
             None => Ok(None),
         }
     }
@@ -159,7 +172,7 @@ impl Sealed {
                 found = earlier;
                 continue;
             }
-            match self.previous(&found)?.filter(is_wanted) {
+            match self.previous(&found.run)?.filter(is_wanted) {
                 Some(earlier) => found = earlier,
                 None => return Ok(Some(found)),
             }
@@ -168,12 +181,12 @@ impl Sealed {
 
     /// How far the log had come before the oldest run that is not `whole`.
     pub(crate) fn tip_of_whole(&self, whole: impl Fn(&Run) -> bool) -> io::Result<Tip> {
-        self.oldest_not(whole)?.map_or(Ok(self.tip), |found| self.tip_before_run(&found))
+        self.oldest_not(whole)?.map_or(Ok(self.tip), |found| self.tip_before_run(&found.run))
     }
 
     /// How far the log had come before a run.
-    fn tip_before_run(&self, found: &FoundRun) -> io::Result<Tip> {
-        Ok(self.previous(found)?.map_or(self.freed, |previous| previous.run.tip))
+    fn tip_before_run(&self, run: &Run) -> io::Result<Tip> {
+        Ok(self.previous(run)?.map_or(self.freed, |previous| previous.run.tip))
     }
 
     /// The runs that end in `offsets`, the first not counted and the last counted, oldest first; also of
@@ -205,10 +218,10 @@ impl Sealed {
         if runs.last().is_none_or(|oldest| oldest.run.base > from) {
             let older = self.parts.iter().filter(|part| part.start < reached);
             for part in older.rev() {
-                let run = part.find_run(self.log)?.map(|(_, run)| run);
-                if let Some(run) = run.filter(|run| run.tip.end > from && run.tip.end <= to) {
-                    runs.push(FoundRun { part: Arc::clone(part), run });
-                }
+                let found = part.run_near(self.log, u64::MAX)?;
+                let found = found.filter(|found| found.run.tip.end > from);
+                let found = found.map(|found| FoundRun::new(part, found));
+                runs.extend(found.filter(is_in));
             }
         }
         runs.reverse();
@@ -233,13 +246,14 @@ impl Sealed {
             }
         }
         let mut next = self.oldest_not(whole)?;
-        while let Some(FoundRun { part, run }) = next {
-            let (files, entries) = (part.files(), run.entries());
-            let number = part.note(files.index.partition_point(entries.clone(), &before))?;
+        while let Some(found) = next {
+            let (entries, end) = (found.run.entries(), found.run.tip.end);
+            let number = found.index.partition_point(entries.clone(), &before);
+            let number = found.part.note(number)?;
             if number < entries.end {
-                return Ok(Some(Spot { source: Source::Part(part), files, run, number }));
+                return Ok(Some(found.spot(number)));
             }
-            next = self.oldest_not(|later| later.tip.end <= run.tip.end)?;
+            next = self.oldest_not(|later| later.tip.end <= end)?;
         }
         Ok(None)
     }
@@ -262,9 +276,7 @@ impl Sealed {
         }
         match &spot.source {
             Source::Base(_) => Ok(Tip::NONE),
-            Source::Part(part) => {
-                self.tip_before_run(&FoundRun { part: Arc::clone(part), run: spot.run })
-            }
+            Source::Part(_) => self.tip_before_run(&spot.run),
         }
     }
 
@@ -285,7 +297,7 @@ impl Sealed {
         let tip = match self.oldest_not(|run| cut.admits(run.tip.stamp))? {
             Some(found) => match last_in(&found, is_in)? {
                 Some(tip) => return Ok(tip),
-                None => self.tip_before_run(&found)?,
+                None => self.tip_before_run(&found.run)?,
             },
             None => self.tip,
         };
@@ -351,9 +363,9 @@ impl Sealed {
             Source::Base(_) => self.oldest_not(|_| false)?,
             Source::Part(_) => self.oldest_not(|run| run.tip.end <= end)?,
         };
-        Ok(next.map(|FoundRun { part, run }| {
-            let (files, number) = (part.files(), run.first);
-            Spot { source: Source::Part(part), files, run, number }
+        Ok(next.map(|found| {
+            let first = found.run.first;
+            found.spot(first)
         }))
     }
 
@@ -391,8 +403,7 @@ impl Sealed {
 
 /// How far the log had come at the last entry of a run that is `before`.
 fn last_in(found: &FoundRun, before: impl Fn(&Placed) -> bool) -> io::Result<Option<Tip>> {
-    let FoundRun { part, run } = found;
-    let index = part.index();
+    let FoundRun { part, index, run } = found;
     let number = part.note(index.partition_point(run.entries(), before))?;
     if number == run.first {
         return Ok(None);
@@ -422,13 +433,13 @@ fn latest_in(spot: &Spot, entries: std::ops::Range<u64>) -> io::Result<(u64, Pla
 }
 
 #[cfg(test)]
-mod review {
+mod tests {
     use hlc::{Hlc, UserTime};
 
     use super::*;
     use crate::data_file::DataFile;
     use crate::disk::{Disk, MemoryDisk};
-    use crate::index::{BlockCache, Index, IndexBuilder};
+    use crate::index::{BlockCache, IndexBuilder};
     use crate::log::Entry;
     use crate::part::Layout;
 
