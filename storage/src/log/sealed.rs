@@ -162,15 +162,31 @@ impl Sealed {
     /// The oldest run that is not `whole`. Those of which that is true are older than those of which it
     /// is not.
     fn oldest_not(&self, whole: impl Fn(&Run) -> bool) -> io::Result<Option<FoundRun>> {
+        self.oldest_not_before(0, whole)
+    }
+
+    /// The same, where all runs in parts before a position are known to be `whole`: these are not read.
+    fn oldest_not_before(
+        &self,
+        position: u64,
+        whole: impl Fn(&Run) -> bool,
+    ) -> io::Result<Option<FoundRun>> {
         let is_wanted = |found: &FoundRun| !whole(&found.run);
+        let may_be = |place: &RunPlace| place.part >= position;
+        if !self.head.as_ref().is_some_and(may_be) {
+            return Ok(None);
+        }
         let Some(mut found) = self.head()?.filter(is_wanted) else { return Ok(None) };
         loop {
             let Links { previous, jump, .. } = found.run.links;
-            if let Some(jump) = jump.filter(|jump| Some(*jump) != previous)
+            if let Some(jump) = jump.filter(|jump| Some(*jump) != previous && may_be(jump))
                 && let Some(earlier) = self.run(jump)?.filter(is_wanted)
             {
                 found = earlier;
                 continue;
+            }
+            if !previous.as_ref().is_some_and(may_be) {
+                return Ok(Some(found));
             }
             match self.previous(&found.run)?.filter(is_wanted) {
                 Some(earlier) => found = earlier,
@@ -294,7 +310,11 @@ impl Sealed {
             let entry = base.note(index.entry(number - 1))?.entry;
             return Ok(Tip::of(&entry, entry.user_peak));
         }
-        let tip = match self.oldest_not(|run| cut.admits(run.tip.stamp))? {
+        // Stamps rise over all logs: what ends in the cut is known without a look at it.
+        let behind = self.parts.partition_point(|part| cut.admits(part.last_stamp));
+        let position = self.parts.get(behind).map_or(u64::MAX, |part| part.start);
+        let found = self.oldest_not_before(position, |run| cut.admits(run.tip.stamp))?;
+        let tip = match found {
             Some(found) => match last_in(&found, is_in)? {
                 Some(tip) => return Ok(tip),
                 None => self.tip_before_run(&found.run)?,

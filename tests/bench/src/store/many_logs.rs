@@ -51,7 +51,7 @@ pub(super) fn run(bench: &Bench) -> Result<Findings> {
                 index_bytes.last().zip(index_bytes.first()).map(|(last, first)| last / first);
             let growth = growth.and_then(|growth| Spread::of(vec![growth]));
             let what = what("index bytes a log / with a hundredth of them");
-            found.goals.extend(growth.map(|growth| Goal::at_most(1.1, what, growth)));
+            found.goals.extend(growth.map(|growth| Goal::at_most(1.25, what, growth)));
         }
         found.findings.push(Finding {
             series: "each written to once".to_owned(),
