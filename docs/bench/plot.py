@@ -208,6 +208,21 @@ def start(found):
     return drawing
 
 
+def logs(found):
+    drawing, (time, disk) = figure("M5: logs that were written to once, as general files make them", 2)
+    found.lines(time, "open_ms")
+    time.axhline(1000, color="tab:red", linestyle=":", label="to reach: 1 s")
+    time.set_yscale("log")
+    time.set_ylabel("ms to open")
+    found.lines(disk, "index_bytes_a_log")
+    disk.set_ylim(bottom=0)
+    disk.set_ylabel("bytes of indexes a log")
+    for axes in (time, disk):
+        axes.set_xscale("log")
+        axes.set_xlabel("logs")
+    return drawing
+
+
 def seek(found):
     drawing, both = figure("Finding a random moment in a log", 2)
     for axes, key, title in ((both[0], "p50_ns", "median"), (both[1], "p99_ns", "99th percentile")):
@@ -288,7 +303,7 @@ def f37(found):
     return drawing
 
 
-PLOTS = [f28, sustained, f29, f32, f33, group, f14, start, seek, f34, f35, cut, seek_user, f37]
+PLOTS = [f28, sustained, f29, f32, f33, group, f14, start, logs, seek, f34, f35, cut, seek_user, f37]
 
 
 def main(results, directory):
