@@ -264,14 +264,9 @@ impl Server {
 }
 
 impl Drop for Server {
+    /// To wait for it closes its input, and it ends in order then: a signal besides would be a second one,
+    /// at which it leaves at once.
     fn drop(&mut self) {
-        let terminated = i32::try_from(self.process.id())
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-            .map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM));
-        if !matches!(terminated, Some(Ok(()))) {
-            let _ = self.process.kill();
-        }
         let _ = self.process.wait();
     }
 }
