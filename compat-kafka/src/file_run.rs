@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::{DataFile, LoadBuffer};
+use engine::{DataFile, LoadBuffer, is_data_loss};
 use parking_lot::Mutex;
 
 use crate::answer::Chunk;
@@ -115,14 +115,32 @@ impl FileRun {
     /// Reads the run: at once if it is in the page cache, else on a thread that may wait for disks.
     /// Says what was read of a payload that goes on behind it.
     async fn load(self, mut buffer: LoadBuffer) -> Result<(Loaded, Option<Seal>), LoadError> {
-        if self.file.load_cached(&mut buffer, self.at, self.length)? {
+        // Whatever is wrong, the blocking read finds out more.
+        if self.file.load_cached(&mut buffer, self.at, self.length).unwrap_or(false) {
             return self.checked(buffer);
         }
         let loading = tokio::task::spawn_blocking(move || {
-            self.file.load(&mut buffer, self.at, self.length)?;
+            if self.file.load(&mut buffer, self.at, self.length).is_err() {
+                self.load_parts(&mut buffer)?;
+            }
             self.checked(buffer)
         });
         loading.await.map_err(io::Error::other)?
+    }
+
+    /// Reads each part by itself: what is whole is served up to the first that cannot be read, also
+    /// where what lies between them cannot.
+    fn load_parts(&self, buffer: &mut LoadBuffer) -> Result<(), LoadError> {
+        let ranges = self.parts.iter().map(|part| part.range.clone());
+        let loaded = self.file.load_ranges(buffer, (self.at, self.length), ranges);
+        loaded.map_err(|(nth, error)| {
+            if !is_data_loss(&error) {
+                return error.into();
+            }
+            let part = &self.parts[nth];
+            let at = self.at + part.range.start as u64;
+            part.seal.unreadable(&self.file.name, at, &error).into()
+        })
     }
 
     fn checked(self, buffer: LoadBuffer) -> Result<(Loaded, Option<Seal>), LoadError> {

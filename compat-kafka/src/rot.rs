@@ -4,12 +4,13 @@
 //! last byte goes out. One that differs is remembered, so that the next fetch ends before it, and a
 //! fetch of it is answered with CORRUPT_MESSAGE: Java's consumer throws at that (KAFKA-9206), and
 //! librdkafka's reports it, where KAFKA_STORAGE_ERROR would have both ask again for ever. A consumer that seeks
-//! past it goes on.
+//! past it goes on. One that the disk does not give back at all is the same to a consumer.
 
 use std::collections::{HashSet, VecDeque};
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::{Entry, Offset, Piece};
+use engine::{Entry, Offset, Piece, blocking};
 use hlc::Hlc;
 use parking_lot::Mutex;
 
@@ -44,20 +45,30 @@ impl Seal {
 
     /// The payload, which was found at `position` of `file` and is none.
     pub(crate) fn broken(&self, file: &str, position: u64) -> Rotten {
-        Rotten { id: self.id, base: self.base, file: file.to_owned(), position }
+        self.rotten(file, position, "a payload's checksum does not match".to_owned())
+    }
+
+    /// The payload, which cannot be read, or not to its end: `position` of `file` failed.
+    pub(crate) fn unreadable(&self, file: &str, position: u64, error: &io::Error) -> Rotten {
+        self.rotten(file, position, format!("a payload cannot be read: {error}"))
+    }
+
+    fn rotten(&self, file: &str, position: u64, cause: String) -> Rotten {
+        Rotten { id: self.id, base: self.base, file: file.to_owned(), position, cause }
     }
 }
 
-/// A payload that is not what was written.
+/// A payload that is not what was written, or that the disk does not give back.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "the journal is damaged: a payload's checksum does not match. file={file}, position={position}, offset={}; `freezeframe check` says more", .base.0
+    "the journal is damaged: {cause}. file={file}, position={position}, offset={}; `freezeframe check` says more", .base.0
 )]
 pub(crate) struct Rotten {
     id: Id,
     base: Offset,
     file: String,
     position: u64,
+    cause: String,
 }
 
 /// What is known to be rotten, as far as it was read in this life.
@@ -92,8 +103,25 @@ impl Rot {
         tracing::error!("{rotten}; consumers are given CORRUPT_MESSAGE for it");
     }
 
-    /// The index of the first piece that is known to be rotten.
+    /// The index of the first piece that is known to be rotten. One that stands first is read again: the
+    /// disk may give it back by now.
     pub(crate) fn first_in(&self, pieces: &[Piece]) -> Option<usize> {
+        loop {
+            match self.known_in(pieces) {
+                Some(0) if blocking::read(&pieces[0]).is_ok() => self.forget(&pieces[0]),
+                known => return known,
+            }
+        }
+    }
+
+    fn forget(&self, piece: &Piece) {
+        let (mut known, id) = (self.known.lock(), Seal::of(&piece.entry).id);
+        known.ids.remove(&id);
+        known.order.retain(|known| *known != id);
+        self.count.store(known.ids.len(), Ordering::Release);
+    }
+
+    fn known_in(&self, pieces: &[Piece]) -> Option<usize> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -112,6 +140,7 @@ mod tests {
             base: Offset(number),
             file: String::new(),
             position: 0,
+            cause: String::new(),
         }
     }
 

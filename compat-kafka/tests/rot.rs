@@ -22,13 +22,27 @@ async fn without_memory() -> (MemoryDisk, Rig) {
     (disk, rig)
 }
 
+/// The one place where `bytes` are stored.
+fn place(disk: &MemoryDisk, bytes: &[u8]) -> (String, usize) {
+    let names = disk.list().expect("a list");
+    let journal = names.into_iter().find(|name| name.ends_with(".journal")).expect("a journal");
+    let stored = disk.bytes(&journal);
+    let at = stored.windows(bytes.len()).position(|window| window == bytes).expect("it is there");
+    (journal, at)
+}
+
 /// Flips a bit of the byte `ahead` behind the one place where `bytes` are stored.
 fn rot(disk: &MemoryDisk, bytes: &[u8], ahead: usize) {
-    let names = disk.list().expect("a list");
-    let journal = names.iter().find(|name| name.ends_with(".journal")).expect("a journal");
-    let stored = disk.bytes(journal);
-    let at = stored.windows(bytes.len()).position(|window| window == bytes).expect("it is there");
-    disk.rot(journal, at + ahead, 1);
+    let (journal, at) = place(disk, bytes);
+    disk.rot(&journal, at + ahead, 1);
+}
+
+/// Produces `value 0` and so on.
+async fn produce_six(wire: &mut Wire) {
+    for number in 0..6 {
+        let value = format!("value {number}");
+        assert_eq!(wire.produce("t", batch(value.as_bytes())).await, (0, number));
+    }
 }
 
 fn counts(batches: &Bytes) -> Vec<i64> {
@@ -44,10 +58,7 @@ async fn fetch(wire: &mut Wire, offset: i64) -> (i16, Vec<i64>) {
 async fn a_rotten_batch_is_never_served_and_a_consumer_that_seeks_past_it_goes_on() {
     let (disk, rig) = without_memory().await;
     let mut wire = rig.connect().await;
-    for number in 0..6 {
-        let value = format!("value {number}");
-        assert_eq!(wire.produce("t", batch(value.as_bytes())).await, (0, number));
-    }
+    produce_six(&mut wire).await;
     assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1, 2, 3, 4, 5]));
     rot(&disk, b"value 2", 6);
     rot(&disk, b"value 4", 0);
@@ -84,6 +95,44 @@ async fn a_long_batch_is_compared_in_pieces_and_a_rotten_one_ends_its_answer_in_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_shortened_file_still_has_is_served_and_the_rest_is_corrupt_on_one_connection() {
+    let (disk, rig) = without_memory().await;
+    let mut wire = rig.connect().await;
+    produce_six(&mut wire).await;
+    let (journal, at) = place(&disk, b"value 3");
+    disk.cut_off(&journal, at + 2);
+    assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1, 2]), "what is whole");
+    for _ in 0..3 {
+        for offset in 3..6 {
+            assert_eq!(fetch(&mut wire, offset).await, (CORRUPT_MESSAGE, vec![]));
+        }
+    }
+    assert_eq!(fetch(&mut wire, 2).await, (0, vec![2]));
+    assert!(rig.kafka.metrics().rotten_reads.load(Ordering::Relaxed) >= 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_sector_costs_the_batch_that_lies_in_it_until_the_disk_reads_it_again() {
+    let (disk, rig) = without_memory().await;
+    rig.topic("u", &[]).await;
+    let mut wire = rig.connect().await;
+    produce_six(&mut wire).await;
+    assert_eq!(wire.produce("u", batch(b"of another topic")).await, (0, 0));
+    assert_eq!(wire.produce("t", batch(b"value 6")).await, (0, 6));
+    let (journal, at) = place(&disk, b"value 2");
+    disk.set_unreadable(&journal, Some(at as u64..at as u64 + 7));
+    assert_eq!(fetch(&mut wire, 0).await, (0, vec![0, 1]), "what stands before it");
+    assert_eq!(fetch(&mut wire, 2).await, (CORRUPT_MESSAGE, vec![]));
+    assert_eq!(fetch(&mut wire, 3).await, (0, vec![3, 4, 5, 6]), "what stands behind it");
+    disk.set_unreadable(&journal, None);
+    assert_eq!(fetch(&mut wire, 2).await, (0, vec![2, 3, 4, 5, 6]), "the disk has it again");
+    // What nobody asked for is nobody's loss.
+    let (_, at) = place(&disk, b"of another topic");
+    disk.set_unreadable(&journal, Some(at as u64..at as u64 + 7));
+    assert_eq!(fetch(&mut wire, 3).await, (0, vec![3, 4, 5, 6]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_rotten_batch_at_the_edge_of_a_moment_is_refused_too() {
     let (disk, rig) = without_memory().await;
     let mut wire = rig.connect().await;
@@ -95,6 +144,11 @@ async fn a_rotten_batch_at_the_edge_of_a_moment_is_refused_too() {
     let moment = format!("t.__at.u{START}");
     let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
     assert_eq!((error, counts(&batches)), (0, vec![0]));
+    let (journal, at) = place(&disk, b"seen");
+    disk.set_unreadable(&journal, Some(at as u64..at as u64 + 1));
+    let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
+    assert_eq!((error, counts(&batches)), (CORRUPT_MESSAGE, vec![]));
+    disk.set_unreadable(&journal, None);
     rot(&disk, b"seen", 0);
     let (error, batches) = wire.fetch(&moment, 0).await.expect("an answer");
     assert_eq!((error, counts(&batches)), (CORRUPT_MESSAGE, vec![]));

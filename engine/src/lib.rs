@@ -50,6 +50,7 @@ pub use seek::{Found, SeekError, TopicView, View, When};
 
 pub use user_time::UserTimeRule;
 
+pub use storage::disk::is_data_loss;
 pub use storage::log::Watcher;
 pub use storage::{
     DataFile, Durability, Entry, Head, LoadBuffer, Offset, Payload, Piece, PieceData,

@@ -122,6 +122,25 @@ impl DataFile {
         if read < lead + length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
+    /// Reads of `length` bytes at `at` the parts `ranges` alone, each by itself: for what cannot be read in
+    /// one go. Blocks.
+    ///
+    /// # Errors
+    /// The first part that cannot be read, and why.
+    pub fn load_ranges(
+        &self,
+        buffer: &mut LoadBuffer,
+        (at, length): (u64, usize),
+        ranges: impl Iterator<Item = Range<usize>>,
+    ) -> Result<(), (usize, io::Error)> {
+        let room = buffer.prepare(0, length);
+        for (nth, range) in ranges.enumerate() {
+            let from = at + range.start as u64;
+            read_exact_at(&*self.file, &mut room[range], from).map_err(|error| (nth, error))?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn read_exact(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
         read_exact_at(&*self.file, buffer, at)
     }

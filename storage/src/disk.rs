@@ -142,6 +142,19 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Whether an error of a read says that what was written is not there any more: the file is gone or
+/// shorter than it was, its bytes are others, or the medium does not give them back. Any other error may be
+/// gone at the next try.
+pub fn is_data_loss(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    // The last five are what Linux makes of a medium's errors, and of a file system's own checksums.
+    const LOSSES: [Errno; 6] =
+        [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN];
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    let kinds = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof, io::ErrorKind::NotFound];
+    kinds.contains(&error.kind()) || code.is_some_and(|code| LOSSES.contains(&code))
+}
+
 /// Reads exactly `buffer.len()` bytes.
 ///
 /// # Errors

@@ -4,12 +4,11 @@
 //! The answer is written by hand, because the codec would copy the records into it. Fetch sessions
 //! (KIP-227) are refused, as the KIP allows: every answer names session 0.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use engine::{EngineError, Piece, View, Watch, Watcher, blocking};
+use engine::{EngineError, Piece, PieceData, View, Watch, Watcher, blocking, is_data_loss};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::{FetchRequest, FetchResponse, ResponseHeader};
@@ -54,6 +53,14 @@ impl Fetched {
             log_start: -1,
             pieces: Vec::new(),
             trimmed: Bytes::new(),
+        }
+    }
+
+    /// Has nothing in it that is in files, which cannot be read now.
+    fn refuse_files(&mut self) {
+        let in_file = |piece: &Piece| matches!(piece.data, PieceData::File { .. });
+        if self.pieces.iter().any(in_file) {
+            *self = Fetched::refused(self.index, ResponseError::KafkaStorageError);
         }
     }
 
@@ -243,8 +250,7 @@ fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes
     let Some(piece) = pieces.pop() else { return Ok(Bytes::new()) };
     let batch = match blocking::read(&piece) {
         Ok(batch) => batch,
-        // The checksum does not match.
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+        Err(error) if is_data_loss(&error) => {
             tracing::error!(%error, "consumers are given CORRUPT_MESSAGE for a damaged batch");
             add(&kafka.metrics().rotten_reads, 1);
             // What stands before it can still be had.
@@ -278,7 +284,12 @@ async fn finish(
                 return Ok(Some(answer));
             }
             Err(LoadError::Rotten(rotten)) => kafka.found_rotten(&rotten),
-            Err(LoadError::Io(_)) => break,
+            Err(LoadError::Io(error)) => {
+                tracing::warn!(%error, "records cannot be read now; consumers are told to ask again");
+                let mut fetched = read(kafka, request, &asked);
+                fetched.iter_mut().flatten().for_each(Fetched::refuse_files);
+                return write(context, None, zip(&asked, fetched)).map(Some);
+            }
         }
         fetched = read(kafka, request, &asked);
     }

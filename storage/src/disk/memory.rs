@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -44,6 +45,8 @@ struct Content {
     synced: Vec<u8>,
     seen: Vec<u8>,
     pending: Vec<Pending>,
+    /// Reads of bytes in here fail.
+    unreadable: Option<Range<u64>>,
     /// How many bytes were given back.
     punched: u64,
     /// How many bytes are kept for it; they are zeros, and are not held in memory.
@@ -148,6 +151,24 @@ impl MemoryDisk {
         content.sync();
         content.seen[position] ^= mask;
         content.synced[position] ^= mask;
+    }
+
+    /// Cuts a file off, as nobody should.
+    pub fn cut_off(&self, name: &str, length: usize) {
+        let mut state = self.0.lock();
+        let id = state.names[name];
+        let content = state.files.get_mut(&id).expect("a name has its file");
+        content.sync();
+        content.seen.truncate(length);
+        content.synced.truncate(length);
+    }
+
+    /// Reads of the bytes `range` of a file fail from now on, as on a medium with bad sectors; `None`:
+    /// none do any more.
+    pub fn set_unreadable(&self, name: &str, range: Option<Range<u64>>) {
+        let mut state = self.0.lock();
+        let id = state.names[name];
+        state.files.get_mut(&id).expect("a name has its file").unreadable = range;
     }
 
     /// How many bytes its files take: what was given back is not counted.
@@ -320,12 +341,17 @@ impl DiskFile for MemoryFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        Ok(self.with(|content| {
+        self.with(|content| {
             let from = (position as usize).min(content.seen.len());
             let count = buffer.len().min(content.seen.len() - from);
+            let (first, behind) = (from as u64, (from + count) as u64);
+            let fails = |bad: &Range<u64>| bad.start < behind && first < bad.end;
+            if content.unreadable.as_ref().is_some_and(fails) {
+                return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
+            }
             buffer[..count].copy_from_slice(&content.seen[from..from + count]);
-            count
-        }))
+            Ok(count)
+        })
     }
 
     fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()> {
@@ -360,7 +386,7 @@ impl DiskFile for MemoryFile {
         self.write_at(&mut [io::IoSlice::new(bytes)], position)
     }
 
-    fn punch(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+    fn punch(&self, range: Range<u64>) -> io::Result<()> {
         let mut state = self.disk.0.lock();
         state.operate()?;
         let content = state.files.get_mut(&self.id).expect("an open file stays");
