@@ -169,6 +169,40 @@ async fn moments_of_user_time_and_of_system_time_differ() {
     assert_eq!(exact, [0, 1]);
 }
 
+/// A batch of three, and a topic's name that sees `[start, end)` of it.
+async fn fetched_at(asked: &str, offset: i64) -> (i16, Vec<i64>) {
+    let rig = rig(&MemoryDisk::new()).await;
+    let mut wire = rig.connect().await;
+    rig.topic("t", &[]).await;
+    let mut builder = BatchBuilder::new(Codec::None);
+    for time in [1000, 2000, 3000] {
+        builder.record(time, None, Some(b"v"), &[]);
+    }
+    assert_eq!(wire.produce("t", builder.build()).await, (OK, 0));
+    let (code, bytes) = wire.fetch(&format!("t.__at.{asked}"), offset).await.unwrap();
+    let limit = kafka_records::Limit { decompressed_bytes_max: 1 << 20 };
+    let offsets = match bytes.is_empty() {
+        true => Vec::new(),
+        false => kafka_records::records(&bytes, limit)
+            .unwrap()
+            .map(|record| record.unwrap().offset)
+            .collect(),
+    };
+    (code, offsets)
+}
+
+/// Else a consumer that has read to the end is given, at once and again and again, what it has.
+#[tokio::test]
+async fn the_end_of_a_moment_inside_of_a_batch_is_an_end_with_nothing_behind_it() {
+    assert_eq!(fetched_at("u2500", 1).await, (OK, vec![0, 1]));
+    assert_eq!(fetched_at("u2500", 2).await, (OK, vec![]));
+    assert_eq!(fetched_at("u1000..u2500", 2).await, (OK, vec![]));
+    // Windows that hold nothing, inside of the batch and at its edges.
+    assert_eq!(fetched_at("u1500..u1700", 1).await, (OK, vec![]));
+    assert_eq!(fetched_at("u0..u500", 0).await, (OK, vec![]));
+    assert_eq!(fetched_at("u4000..u5000", 3).await, (OK, vec![]));
+}
+
 #[tokio::test]
 async fn a_strict_topic_refuses_times_that_fall_and_names_the_records() {
     let disk = MemoryDisk::new();

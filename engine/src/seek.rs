@@ -145,7 +145,7 @@ impl View {
     }
 
     /// The batches from the one that holds `from`, whole, up to `bytes_max`; the first whatever its
-    /// length.
+    /// length. None at the end of the view, which may lie inside of a batch.
     ///
     /// # Errors
     /// `from` lies outside of what can be read.
@@ -156,6 +156,9 @@ impl View {
             return Err(EngineError::OffsetOutOfRange { offset: from, start, end });
         }
         let (log, offset) = (&self.partition.log, Offset(from as u64));
+        if offset == end {
+            return Ok(Vec::new());
+        }
         let pieces = looking_from(log, offset, || log.read(offset, end, bytes_max))?;
         // Given up meanwhile: what was found begins behind what was asked for.
         let start = self.start();

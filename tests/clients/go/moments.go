@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -50,6 +51,7 @@ func (s *scenario) momentSteps() {
 	for _, readOnly := range []string{at, window} {
 		step("produce-refused "+readOnly[len(s.topic):], func(ctx context.Context) error { return s.refused(ctx, readOnly) })
 	}
+	step("moment-inside-a-batch", s.waitsInsideBatch)
 	step("moment-unchanged", func(ctx context.Context) error { return s.readSlice(ctx, at, starts, first) })
 }
 
@@ -102,6 +104,79 @@ func (s *scenario) refused(ctx context.Context, topic string) error {
 	err := client.ProduceSync(ctx, &kgo.Record{Topic: topic, Key: []byte("k"), Value: []byte("v")}).FirstErr()
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return fmt.Errorf("expected a record for %s to be refused, saw error: %v", topic, err)
+	}
+	return nil
+}
+
+// fetchCount counts the fetches that a client sends.
+type fetchCount struct{ atomic.Int64 }
+
+func (c *fetchCount) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	if key == fetchKey {
+		c.Add(1)
+	}
+}
+
+const (
+	fetchKey = 1
+	// A fetch at the end waits for as long as the client lets it; one that comes back at once is sent thousands of
+	// times in a second.
+	fetchesMax = 20
+)
+
+// waitsInsideBatch reads up to a moment that lies inside of a batch, and windows that hold nothing of it: there is
+// nothing more, and the client waits for it.
+func (s *scenario) waitsInsideBatch(ctx context.Context) error {
+	topic := s.topic + "-inside"
+	if err := s.create(ctx, topic, 1); err != nil {
+		return err
+	}
+	var records []*kgo.Record
+	for i := range int64(3) {
+		records = append(records, &kgo.Record{Topic: topic, Value: []byte("v"), Timestamp: time.UnixMilli(t0 + i*1000)})
+	}
+	if err := s.produce(ctx, model{}, records); err != nil {
+		return err
+	}
+	for _, read := range []struct {
+		moment string
+		end    int64
+		count  int
+	}{
+		{fmt.Sprintf("u%d", t0+1500), 2, 2},
+		{fmt.Sprintf("u%d..u%d", t0+500, t0+700), 1, 0},
+	} {
+		if err := s.waitsAtEnd(ctx, topic+".__at."+read.moment, read.end, read.count); err != nil {
+			return err
+		}
+	}
+	return s.delete(ctx, topic)
+}
+
+func (s *scenario) waitsAtEnd(ctx context.Context, topic string, end int64, count int) error {
+	var fetches fetchCount
+	offset := kgo.NewOffset().AtStart()
+	client := s.client(kgo.WithHooks(&fetches), kgo.FetchMaxWait(500*time.Millisecond),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: offset}}))
+	defer client.Close()
+	unread := map[int32]int64{}
+	if count > 0 {
+		unread[0] = end
+	}
+	seen, err := readTo(ctx, client, unread)
+	if err != nil {
+		return err
+	}
+	if err := equal("count of records of "+topic, count, len(seen)); err != nil {
+		return err
+	}
+	brief, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if more := client.PollFetches(brief).NumRecords(); more != 0 {
+		return fmt.Errorf("expected nothing behind the end of %s, saw %d records", topic, more)
+	}
+	if fetches := fetches.Load(); fetches == 0 || fetches > fetchesMax {
+		return fmt.Errorf("expected up to %d fetches at the end of %s, saw %d", fetchesMax, topic, fetches)
 	}
 	return nil
 }

@@ -29,6 +29,8 @@ import org.apache.kafka.common.TopicPartition;
 final class Scenario {
     static final long T0 = 1_700_000_000_000L;
     private static final int PER_PASS = 300;
+    /** A fetch at the end waits; one that comes back at once is sent thousands of times in a second. */
+    private static final int FETCHES_MAX = 20;
     private static final int LEFT_UNREAD = 10;
     /** A broker that has no moments lets each of step f run into this, and the other steps still have their time. */
     private static final Map<String, Object> BRIEFLY =
@@ -247,6 +249,7 @@ final class Scenario {
         });
         steps.step("f moment-seek-by-time", () -> assertFound(at, slice(starts, first),
                 List.of(T0, T0 + 150_000, T0 + PER_PASS * 1000L)));
+        steps.step("f moment-inside-a-batch", this::assertWaitsInsideBatch);
         for (String readOnly : List.of(at, window)) {
             steps.step("f produce-refused " + readOnly.substring(topic.length()), () -> {
                 try (KafkaProducer<String, String> producer = cluster.producer(Map.of())) {
@@ -256,6 +259,47 @@ final class Scenario {
                 equal("end offsets after it", first, ends(at));
             });
         }
+    }
+
+    /**
+     * A moment that lies inside of a batch, and a window that holds nothing of it: at their ends the consumer waits,
+     * and does not ask again and again.
+     */
+    private void assertWaitsInsideBatch() throws Exception {
+        String inside = topic + "-inside";
+        cluster.createTopic(inside, 1, Cluster.KEEP);
+        List<Model.Entry> entries = new ArrayList<>();
+        for (int i = 0; i < 3; i++) {
+            entries.add(new Model.Entry("k", "v", T0 + i * 1000L, List.of()));
+        }
+        // They go into one batch.
+        cluster.produce(new Model(), inside, 0, Map.of("linger.ms", 1000), entries);
+        assertWaitsAtEnd(inside + ".__at.u" + (T0 + 1500), 2);
+        assertWaitsAtEnd(inside + ".__at.u" + (T0 + 500) + "..u" + (T0 + 700), 0);
+        cluster.deleteTopic(inside);
+    }
+
+    private void assertWaitsAtEnd(String name, int count) throws Exception {
+        Map<String, Object> config = new HashMap<>(BRIEFLY);
+        config.put("fetch.max.wait.ms", 500);
+        try (var consumer = cluster.assigned(name, Set.of(0), config)) {
+            consumer.seekToBeginning(consumer.assignment());
+            equal("count of records of " + name, count, readToEnd(consumer).size());
+            double before = fetches(consumer);
+            long until = System.currentTimeMillis() + 1000;
+            while (System.currentTimeMillis() < until) {
+                equal("records behind the end of " + name, 0, Cluster.poll(consumer).size());
+            }
+            double sent = fetches(consumer) - before;
+            Steps.holds("up to " + FETCHES_MAX + " fetches at the end of " + name, sent <= FETCHES_MAX, sent);
+        }
+    }
+
+    private static double fetches(KafkaConsumer<String, String> consumer) {
+        return consumer.metrics().values().stream()
+                .filter(metric -> metric.metricName().name().equals("fetch-total"))
+                .mapToDouble(metric -> (Double) metric.metricValue())
+                .sum();
     }
 
     /** A moment that no record produced so far lies after, and every later one does. The clock is this machine's. */
