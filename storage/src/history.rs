@@ -28,7 +28,7 @@ use crate::disk::Disk;
 use crate::index::{BlockCache, HeadTable};
 use crate::journal::{Segment, Segments};
 use crate::log::{Base, Beginning, Log, LogId, Offset, Reached};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ManifestEdit, ManifestWriter};
 use crate::part::Parts;
 use crate::proof::SigningKey;
 use crate::reserve::Reserve;
@@ -95,6 +95,8 @@ pub(crate) struct History {
     /// Head tables, by position, without gaps from the journal's beginning.
     tables: RwLock<Arc<[Arc<HeadTable>]>>,
     manifest: Mutex<Manifest>,
+    /// Locked behind the manifest.
+    manifest_writer: Mutex<ManifestWriter>,
     /// Held by what removes or replaces files: one at a time.
     reclaiming: Mutex<Reclaiming>,
     /// Data files that nothing names any more.
@@ -143,22 +145,22 @@ struct Reclaiming {
 }
 
 impl History {
-    /// Puts `next` in place of the manifest, here and on stable storage.
+    /// Changes the manifest, here and on stable storage.
     ///
     /// # Errors
     /// The disk fails. Here nothing has changed; the disk may have either.
-    fn commit(&self, held: &mut Manifest, mut next: Manifest) -> io::Result<()> {
+    fn commit(&self, held: &mut Manifest, edit: &ManifestEdit) -> io::Result<()> {
         // Another life of the store may have begun.
         if self.is_closing() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "the store is being closed"));
         }
         // A number that failed is not given out again: files are named by it.
         held.sequence += 1;
-        next.sequence = held.sequence;
         self.is_in_doubt.store(true, Ordering::Release);
-        self.reserve.with(|| next.write(&*self.disk))?;
+        let mut writer = self.manifest_writer.lock();
+        self.reserve.with(|| writer.write(&*self.disk, held, edit, held.sequence))?;
         self.is_in_doubt.store(false, Ordering::Release);
-        *held = next;
+        held.apply(edit);
         self.manifest_sequence.store(held.sequence, Ordering::Release);
         Ok(())
     }
@@ -170,8 +172,7 @@ impl History {
         if !self.is_in_doubt.load(Ordering::Acquire) {
             return Ok(());
         }
-        let next = manifest.clone();
-        self.commit(&mut manifest, next)
+        self.commit(&mut manifest, &ManifestEdit::default())
     }
 
     fn new_log(&self, id: LogId, reached: Reached, beginning: Beginning) -> Arc<Log> {

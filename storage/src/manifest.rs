@@ -3,26 +3,33 @@
 //! What holds true of it:
 //! - It is hard: nothing else knows what was given up, and which files are to be there.
 //! - It is written before what it says comes true: before anything is freed, and before a file that it
-//!   no longer names is removed. It replaces the one before in one step, by renaming.
+//!   no longer names is removed.
+//! - A write costs what it changes: it is an edit, appended and synced. Once the edits outgrow the
+//!   snapshot before them, another snapshot replaces the file in one step, by renaming.
 //! - A horizon never falls.
 //!
 //! `docs/FORMAT.md` has the layout.
+
+mod edit;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::io;
 
 use hlc::{Hlc, UserTime};
 
-use crate::disk::{Disk, create_anew, read_exact_at};
+use crate::disk::{Disk, read_exact_at};
 use crate::index::Tip;
 use crate::log::{LogId, Offset};
 use crate::part::Layout;
+pub(crate) use edit::{ManifestChange, ManifestEdit};
+use edit::{PAGE_BYTES, apply_edits};
+pub(crate) use writer::ManifestWriter;
 
 /// The name of the manifest, in the journal's directory.
 pub const MANIFEST_FILE: &str = "manifest";
-const NEW_FILE: &str = "manifest.new";
 const MAGIC: &[u8; 8] = b"FFMANIF1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
 const PART_BYTES: usize = 32;
 const LOG_BYTES: usize = 112;
@@ -148,11 +155,39 @@ impl Manifest {
         self.logs.get(&log).copied().unwrap_or_default()
     }
 
-    /// The bytes of the file.
+    /// The place of the part that begins at `start`, or where it would stand.
+    fn place_of(&self, start: u64) -> Result<usize, usize> {
+        self.parts.binary_search_by_key(&start, |part| part.start)
+    }
+
+    /// Changes what it says.
+    pub(crate) fn apply(&mut self, edit: &ManifestEdit) {
+        for change in &edit.0 {
+            match change {
+                ManifestChange::IndexedTo(position) => self.indexed_to = *position,
+                ManifestChange::Part(part) => match self.place_of(part.start) {
+                    Ok(place) => self.parts[place] = *part,
+                    Err(place) => self.parts.insert(place, *part),
+                },
+                ManifestChange::PartRemoved(start) => {
+                    if let Ok(place) = self.place_of(*start) {
+                        self.parts.remove(place);
+                    }
+                }
+                ManifestChange::Log(log, horizon) => {
+                    self.logs.insert(*log, *horizon);
+                }
+                ManifestChange::LogForgotten(log) => {
+                    self.logs.remove(log);
+                }
+            }
+        }
+    }
+
+    /// The bytes of a file that says this, without edits.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(
-            HEADER_BYTES + self.parts.len() * PART_BYTES + self.logs.len() * LOG_BYTES + 8,
-        );
+        let length = snapshot_bytes(self.parts.len(), self.logs.len()).expect("it is in memory");
+        let mut bytes = Vec::with_capacity(length.next_multiple_of(PAGE_BYTES));
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
@@ -161,48 +196,45 @@ impl Manifest {
         {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
-        for part in &self.parts {
-            let (kind, generation) = match part.layout {
-                Layout::Journal => (0_u32, 0),
-                Layout::Filed { generation } => (1, generation),
-            };
-            bytes.extend_from_slice(&part.start.to_le_bytes());
-            bytes.extend_from_slice(&part.end.to_le_bytes());
-            bytes.extend_from_slice(&kind.to_le_bytes());
-            bytes.extend_from_slice(&generation.to_le_bytes());
-            bytes.extend_from_slice(&[0; 8]);
-        }
+        self.parts.iter().for_each(|part| encode_part(part, &mut bytes));
         for (log, horizon) in &self.logs {
             encode_log(*log, horizon, &mut bytes);
         }
         let crc = crc32c::crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
+        bytes.resize(length.next_multiple_of(PAGE_BYTES), 0);
         bytes
     }
 
     /// Reads the bytes of the file; `None` if they are not those of a manifest.
     pub fn decode(bytes: &[u8]) -> Option<Manifest> {
-        let (body, end) = bytes.split_at_checked(bytes.len().checked_sub(8)?)?;
-        let crc = u32::from_le_bytes(end[..4].try_into().ok()?);
-        if crc != crc32c::crc32c(body) || end[4..] != [0; 4] {
-            return None;
-        }
-        let (header, rest) = body.split_at_checked(HEADER_BYTES)?;
+        let (mut manifest, pages) = Manifest::decode_snapshot(bytes)?;
+        apply_edits(&mut manifest, pages)?;
+        manifest.is_lawful().then_some(manifest)
+    }
+
+    /// Reads the snapshot; returns also the pages of edits behind it.
+    fn decode_snapshot(bytes: &[u8]) -> Option<(Manifest, &[u8])> {
+        let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if &header[..8] != MAGIC || header[8..12] != VERSION.to_le_bytes() {
             return None;
         }
-        let (part_count, log_count) = (u64_at(header, 32), u64_at(header, 40));
-        let part_bytes = usize::try_from(part_count).ok()?.checked_mul(PART_BYTES)?;
-        let (parts, logs) = rest.split_at_checked(part_bytes)?;
-        if logs.len() as u64 != log_count.checked_mul(LOG_BYTES as u64)? {
+        let count = |at| usize::try_from(u64_at(header, at)).ok();
+        let (part_count, log_count) = (count(32)?, count(40)?);
+        let length = snapshot_bytes(part_count, log_count)?;
+        let padded = length.checked_next_multiple_of(PAGE_BYTES)?;
+        let (snapshot, pages) = bytes.split_at_checked(padded)?;
+        let (body, end) = snapshot[..length].split_at(length - 8);
+        let crc = u32::from_le_bytes(end[..4].try_into().ok()?);
+        let are_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        if crc != crc32c::crc32c(body) || !are_zero(&end[4..]) || !are_zero(&snapshot[length..]) {
             return None;
         }
+        let (parts, logs) = rest[..length - HEADER_BYTES - 8].split_at(part_count * PART_BYTES);
         let parts = parts.chunks(PART_BYTES).map(decode_part).collect::<Option<Vec<_>>>()?;
         let logs = logs.chunks(LOG_BYTES).map(decode_log).collect();
         let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
-        let manifest = Manifest { sequence, indexed_to, parts, logs };
-        manifest.is_lawful().then_some(manifest)
+        Some((Manifest { sequence, indexed_to, parts, logs }, pages))
     }
 
     /// Whether parts stand by position, and below what is indexed: with a checksum that is right, that is
@@ -216,6 +248,10 @@ impl Manifest {
     /// Reads what of a damaged manifest can be read, whatever its checksum says: for a person, and for
     /// nothing else. `None` if it does not begin as one.
     pub fn decode_damaged(bytes: &[u8]) -> Option<Manifest> {
+        if let Some((mut manifest, pages)) = Manifest::decode_snapshot(bytes) {
+            let _ = apply_edits(&mut manifest, pages);
+            return Some(manifest);
+        }
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if &header[..8] != MAGIC {
             return None;
@@ -250,28 +286,12 @@ impl Manifest {
         read_exact_at(&*file, &mut bytes, 0)?;
         Manifest::decode(&bytes).ok_or(ManifestError::Damaged)
     }
+}
 
-    /// Puts it on stable storage, in place of the one before. If that fails, either of them may be
-    /// found later.
-    pub(crate) fn write(&self, disk: &dyn Disk) -> io::Result<()> {
-        let bytes = self.encode();
-        self.replace(disk, &bytes).map_err(|error| {
-            // What of it was written takes room that may be what is missing.
-            let _ = disk.remove(NEW_FILE);
-            let need = bytes.len();
-            let what = format!("write journal/manifest, which takes {need} bytes: {error}");
-            io::Error::new(error.kind(), what)
-        })
-    }
-
-    /// A file whose sync failed is never synced again: each attempt makes a new one.
-    fn replace(&self, disk: &dyn Disk, bytes: &[u8]) -> io::Result<()> {
-        let file = create_anew(disk, NEW_FILE)?;
-        file.write_at(&mut [io::IoSlice::new(bytes)], 0)?;
-        file.sync()?;
-        disk.rename(NEW_FILE, MANIFEST_FILE)?;
-        disk.sync_names()
-    }
+/// The length of a snapshot, without what fills its last page.
+fn snapshot_bytes(parts: usize, logs: usize) -> Option<usize> {
+    let records = parts.checked_mul(PART_BYTES)?.checked_add(logs.checked_mul(LOG_BYTES)?)?;
+    records.checked_add(HEADER_BYTES + 8)
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -286,6 +306,18 @@ fn decode_part(bytes: &[u8]) -> Option<Listed> {
         _ => return None,
     };
     Some(Listed { start: u64_at(bytes, 0), end: u64_at(bytes, 8), layout })
+}
+
+fn encode_part(part: &Listed, bytes: &mut Vec<u8>) {
+    let (kind, generation) = match part.layout {
+        Layout::Journal => (0_u32, 0),
+        Layout::Filed { generation } => (1, generation),
+    };
+    bytes.extend_from_slice(&part.start.to_le_bytes());
+    bytes.extend_from_slice(&part.end.to_le_bytes());
+    bytes.extend_from_slice(&kind.to_le_bytes());
+    bytes.extend_from_slice(&generation.to_le_bytes());
+    bytes.extend_from_slice(&[0; 8]);
 }
 
 fn encode_log(log: LogId, horizon: &Horizon, bytes: &mut Vec<u8>) {
@@ -336,7 +368,7 @@ fn decode_log(bytes: &[u8]) -> (LogId, Horizon) {
 mod tests {
     use super::*;
 
-    fn manifest() -> Manifest {
+    pub(super) fn manifest() -> Manifest {
         let freed = Tip {
             end: Offset(1),
             stamp: Hlc::from_bits(2),

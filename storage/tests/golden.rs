@@ -262,23 +262,44 @@ fn f12_every_field_of_filed_files_stands_where_the_document_says() {
     assert_eq!(&base[64 + 112..64 + 116], b"kept");
 
     let manifest = disk.bytes("manifest");
-    assert_eq!((&manifest[..8], u32_at(&manifest, 8)), (&b"FFMANIF1"[..], 1));
-    assert_eq!([16, 24, 32, 40].map(|at| u64_at(&manifest, at)), [4, end, 1, 2]);
-    let (part, logs) = (&manifest[64..96], &manifest[96..96 + 224]);
+    assert_eq!((&manifest[..8], u32_at(&manifest, 8)), (&b"FFMANIF1"[..], 2));
+    assert_eq!([16, 24, 32, 40].map(|at| u64_at(&manifest, at)), [1, end, 1, 0]);
+    let part = &manifest[64..96];
     assert_eq!((u64_at(part, 0), u64_at(part, 8)), (0, end));
-    assert_eq!((u32_at(part, 16), u32_at(part, 20)), (1, 1));
-    let (given_up, replaced) = logs.split_at(112);
+    assert_eq!((u32_at(part, 16), u32_at(part, 20)), (0, 0));
+    assert_eq!(u32_at(&manifest, 96), crc32c::crc32c(&manifest[..96]));
+    assert_eq!(manifest[100..512], [0; 412]);
+    let changes = edits_of(&manifest);
+    let filed = [&part[..16], &1_u32.to_le_bytes(), &1_u32.to_le_bytes(), &[0; 8]].concat();
+    assert_eq!(changes[0], [&[2], &filed[..]].concat(), "filed");
+    assert_eq!(
+        changes.iter().map(|change| (change[0], change.len())).collect::<Vec<_>>(),
+        [(2, 33), (4, 113), (4, 113)]
+    );
+    let (replaced, given_up) = (&changes[1][1..], &changes[2][1..]);
     assert_eq!([0, 8, 16].map(|at| u64_at(given_up, at)), [1, 1, u64_at(&index[4096 + 8..], 0)]);
     assert_eq!([0, 8, 40, 48, 104].map(|at| u64_at(replaced, at)), [2, 0, 3, 3, 3]);
     assert_eq!(u64_at(replaced, 24), u64_at(run, 48) + 1);
     assert_eq!(replaced[64..80], run[56..72], "the chain");
-    assert_eq!(u32_at(&manifest, 320), crc32c::crc32c(&manifest[..320]));
-    assert_eq!(manifest.len(), 328);
 
     // The bound file knows the manifest.
     let slots = [0, 4096].map(|slot| disk.bytes("bound")[slot..slot + 48].to_vec());
     let newest = slots.iter().max_by_key(|slot| u64_at(slot, 8)).unwrap();
     assert_eq!(u64_at(newest, 33), 4);
+}
+
+/// What the pages of edits hold, behind a snapshot of one page that was write 1.
+fn edits_of(manifest: &[u8]) -> Vec<Vec<u8>> {
+    let edit = |(number, page): (usize, &[u8])| {
+        let (write, number) = (number as u64 + 2, number as u64);
+        let seeded = [&1_u64.to_le_bytes(), &number.to_le_bytes()[..], &page[4..]].concat();
+        assert_eq!(u32_at(page, 0), crc32c::crc32c(&seeded), "page {number}");
+        assert_eq!((&page[6..8], u64_at(page, 8)), (&[3, 0][..], write), "first and last");
+        let length = usize::from(u16::from_le_bytes([page[4], page[5]]));
+        assert!(page[16 + length..].iter().all(|byte| *byte == 0));
+        page[16..16 + length].to_vec()
+    };
+    manifest[512..].chunks(512).enumerate().map(edit).collect()
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

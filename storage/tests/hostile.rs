@@ -135,9 +135,21 @@ fn make_whole(name: &str, bytes: &mut [u8], at: usize) {
         name.split(['.', '-']).next().unwrap_or("").parse::<u64>().unwrap_or(0).to_le_bytes();
     match name.rsplit_once('.').map_or(name, |(_, kind)| kind) {
         "manifest" => {
-            let end = bytes.len() - 8;
-            let body = of(bytes, 0, end);
-            put_crc(bytes, end, &[&body]);
+            let count = |at: usize| {
+                bytes
+                    .get(at..at + 4)
+                    .map_or(0, |field| u32::from_le_bytes(field.try_into().unwrap()) as usize)
+            };
+            let end = 64 + count(32).saturating_mul(32) + count(40).saturating_mul(112);
+            let pages = (end + 8).next_multiple_of(512);
+            if at < pages {
+                let body = of(bytes, 0, end);
+                return put_crc(bytes, end, &[&body]);
+            }
+            let number = (at - pages) / 512;
+            let page = pages + number * 512;
+            let (snapshot, body) = (of(bytes, 16, 24), of(bytes, page + 4, page + 512));
+            put_crc(bytes, page, &[&snapshot, &(number as u64).to_le_bytes(), &body]);
         }
         "bound" => {
             let slot = at / 4096 * 4096;

@@ -12,6 +12,7 @@ use crate::data_file::{DataFile, LoadBuffer};
 use crate::filed::{FiledHeader, FiledWriter, filed_name, index_name};
 use crate::index::{Index, IndexBuilder, Placed, Run};
 use crate::journal::{FRAME_BYTES, Frame};
+use crate::manifest::{Listed, ManifestChange, ManifestEdit};
 use crate::part::{Indexed, Layout, Part};
 
 /// Where the pieces of a stretch are longer than this on average, filing gains nothing.
@@ -243,11 +244,8 @@ impl History {
         let files = Indexed { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
         let filed = Arc::new(Part::new(layout, files));
         let mut manifest = self.manifest.lock();
-        let mut next = manifest.clone();
-        for listed in next.parts.iter_mut().filter(|listed| listed.start == part.start) {
-            listed.layout = layout;
-        }
-        self.commit(&mut manifest, next)?;
+        let listed = Listed { start: part.start, end: part.end, layout };
+        self.commit(&mut manifest, &ManifestEdit(vec![ManifestChange::Part(listed)]))?;
         self.parts.change(|parts| {
             for held in parts.iter_mut().filter(|held| held.start == part.start) {
                 *held = Arc::clone(&filed);

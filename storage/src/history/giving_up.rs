@@ -10,7 +10,7 @@ use crate::disk::Disk;
 use crate::filed::{FILED_PREFIX_BYTES, index_name};
 use crate::journal::FRAME_BYTES;
 use crate::log::{Beginning, FoundRun, Log, LogId, Offset};
-use crate::manifest::Horizon;
+use crate::manifest::{Horizon, ManifestChange, ManifestEdit};
 use crate::part::{Layout, Part};
 use crate::proof::cut_proof;
 
@@ -60,9 +60,7 @@ impl History {
         if changed.is_empty() {
             return Ok(());
         }
-        let mut next = manifest.clone();
-        next.logs.extend(changed.clone());
-        self.commit(&mut manifest, next)?;
+        self.commit(&mut manifest, &ManifestEdit::of_logs(&changed))?;
         let mut unnamed = Vec::new();
         for (id, horizon) in changed {
             let log = &logs[&id];
@@ -139,21 +137,21 @@ impl History {
         let readable = behind.into_iter().filter_map(|id| Some((id, self.readable(id)?)));
         let logs: HashMap<LogId, Arc<Log>> = readable.collect();
         let mut manifest = self.manifest.lock();
-        let mut next = manifest.clone();
+        let mut changed: BTreeMap<LogId, Horizon> = BTreeMap::new();
         for (id, log) in &logs {
-            let horizon = next.logs.entry(*id).or_default();
+            let horizon = manifest.horizon(*id);
             let start = horizon.start;
             let freed = log.sealed_now().tip_of_whole(|run| run.tip.end <= start)?;
             if freed.end > horizon.freed.end {
-                horizon.freed = freed;
+                changed.insert(*id, Horizon { freed, ..horizon });
             }
         }
-        if next == *manifest {
+        if changed.is_empty() {
             return Ok(());
         }
-        self.commit(&mut manifest, next)?;
-        for (id, log) in &logs {
-            let horizon = manifest.horizon(*id);
+        self.commit(&mut manifest, &ManifestEdit::of_logs(&changed))?;
+        for (id, horizon) in changed {
+            let log = &logs[&id];
             log.set_beginning(Beginning { horizon, base: log.base() });
         }
         Ok(())
@@ -213,13 +211,14 @@ impl History {
         self.stats.punched_bytes.fetch_add(freed.punched_bytes, Ordering::Relaxed);
         {
             let mut manifest = self.manifest.lock();
-            let mut next = manifest.clone();
-            next.parts.retain(|listed| !gone.iter().any(|part| part.start == listed.start));
-            for (id, to) in due.iter() {
-                let horizon = next.logs.entry(*id).or_default();
-                horizon.punched_to = horizon.punched_to.max(*to);
-            }
-            self.commit(&mut manifest, next)?;
+            let punched = |(id, to): (&LogId, &Offset)| {
+                let horizon = manifest.horizon(*id);
+                let punched_to = horizon.punched_to.max(*to);
+                ManifestChange::Log(*id, Horizon { punched_to, ..horizon })
+            };
+            let removed = gone.iter().map(|part| ManifestChange::PartRemoved(part.start));
+            let edit = ManifestEdit(due.iter().map(punched).chain(removed).collect());
+            self.commit(&mut manifest, &edit)?;
             self.parts.change(|parts| {
                 parts.retain(|part| !gone.iter().any(|gone| gone.start == part.start))
             });

@@ -9,7 +9,7 @@ use crate::filed::index_name;
 use crate::index::{Index, IndexBuilder, Links, Placed, RunPlace, Tip};
 use crate::journal::Segment;
 use crate::log::{Log, LogId, Reached};
-use crate::manifest::Listed;
+use crate::manifest::{Listed, ManifestChange, ManifestEdit};
 use crate::part::{Indexed, Layout, Part, part_at};
 
 /// How far logs have come in a segment, and the segment's index.
@@ -48,10 +48,9 @@ impl History {
         let part = Arc::new(Part::new(Layout::Journal, files));
         {
             let mut manifest = self.manifest.lock();
-            let mut next = manifest.clone();
-            next.parts.push(Listed { start: segment.start, end, layout: Layout::Journal });
-            next.indexed_to = end;
-            self.commit(&mut manifest, next)?;
+            let listed = Listed { start: segment.start, end, layout: Layout::Journal };
+            let changes = vec![ManifestChange::IndexedTo(end), ManifestChange::Part(listed)];
+            self.commit(&mut manifest, &ManifestEdit(changes))?;
             self.parts.change(|parts| parts.push(part));
         }
         for (log, reached) in reached {

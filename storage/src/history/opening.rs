@@ -12,12 +12,12 @@ use super::loading::head_tables;
 use super::rebuilding::Rebuilding;
 use super::{History, HistoryStats, Reclaiming, Waiting};
 use crate::data_file::DataFile;
-use crate::disk::{Disk, read_exact_at};
+use crate::disk::{Disk, is_full, read_exact_at};
 use crate::filed::{FILED_HEADER_BYTES, FiledHeader, base_name, filed_name, index_name};
 use crate::index::{BlockCache, HeadTable, Index, Run};
 use crate::journal::{Segment, Segments, segment_name};
 use crate::log::{Base, LogId};
-use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError};
+use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError, ManifestWriter};
 use crate::part::{Indexed, Layout, Part, Parts};
 use crate::proof::{cut_proof, proof_start};
 use crate::reserve::Reserve;
@@ -58,6 +58,7 @@ pub(crate) struct Opened {
     tables: Vec<Arc<HeadTable>>,
     pub(crate) bases: BTreeMap<LogId, Arc<Base>>,
     rebuilt: usize,
+    manifest_writer: ManifestWriter,
 }
 
 /// What the stage remembered, if that is known, and the parts that it had not seen.
@@ -75,7 +76,9 @@ impl Opened {
         }
         let tables = head_tables(disk, &manifest, &cache)?;
         let (parts, bases) = (Vec::new(), BTreeMap::new());
-        let mut opened = Opened { manifest, parts, cache, tables, bases, rebuilt: 0 };
+        let manifest_writer = ManifestWriter::default();
+        let mut opened =
+            Opened { manifest, parts, cache, tables, bases, rebuilt: 0, manifest_writer };
         opened.open_parts(disk)?;
         opened.check_order()?;
         for (log, horizon) in opened.manifest.logs.clone() {
@@ -221,6 +224,22 @@ impl Opened {
         Ok((None, 0))
     }
 
+    /// Puts the manifest on stable storage as it was read: the life before may have died before its last
+    /// write was, and what is done from here on relies on it.
+    pub(crate) fn settle_manifest(&mut self, disk: &dyn Disk, reserve: &Reserve) -> io::Result<()> {
+        if self.manifest.sequence == 0 {
+            return Ok(());
+        }
+        match reserve.with(|| self.manifest_writer.write_snapshot(disk, &self.manifest)) {
+            // There is room for what is there.
+            Err(error) if is_full(&error) => {
+                disk.open(MANIFEST_FILE)?.sync()?;
+                disk.sync_names()
+            }
+            settled => settled,
+        }
+    }
+
     /// Removes the files that nothing names: steps that a crash broke off, and what was about to be
     /// removed.
     pub(crate) fn remove_unnamed(&self, disk: &dyn Disk) -> io::Result<()> {
@@ -287,6 +306,7 @@ impl Opened {
             uncovered_parts_max: options.uncovered_parts_max,
             tables: RwLock::new(self.tables.into()),
             manifest: Mutex::new(self.manifest),
+            manifest_writer: Mutex::new(self.manifest_writer),
             reclaiming: Mutex::new(Reclaiming::default()),
             unnamed: Mutex::default(),
             waiting: Mutex::new(Waiting::default()),

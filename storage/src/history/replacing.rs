@@ -15,7 +15,7 @@ use crate::filed::{FiledHeader, FiledWalk, FiledWriter, base_name, index_name};
 use crate::index::{IndexBuilder, Links, Placed, Run, Tip};
 use crate::journal::{FRAME_BYTES, Frame};
 use crate::log::{Base, Beginning, Entry, Log, LogId, Offset, Sealed, entry_of};
-use crate::manifest::Horizon;
+use crate::manifest::{Horizon, ManifestEdit};
 use crate::part::Indexed;
 
 /// After how many bytes other work goes first.
@@ -202,11 +202,10 @@ impl History {
             base: generation,
             ..horizon
         };
-        let mut next = manifest.clone();
-        next.logs.insert(log.id, horizon);
         // The disk may have either manifest then: the file stays until one of them is settled.
         let name = &base.files.data.name;
-        self.commit(&mut manifest, next).inspect_err(|_| self.forget([name.clone()]))?;
+        let edit = ManifestEdit::of_logs([(&log.id, &horizon)]);
+        self.commit(&mut manifest, &edit).inspect_err(|_| self.forget([name.clone()]))?;
         log.set_beginning(Beginning { horizon, base: Some(Arc::clone(base)) });
         drop(manifest);
         self.forget(old.map(|old| old.files.data.name.clone()));

@@ -93,6 +93,9 @@ impl<S: Stage> Store<S> {
             return Err(OpenError::BoundStale { bound: newest.bound, stamp: walked.last });
         }
         let recovered = settle(&*disk, walked, newest.synced_to)?;
+        let manifest_bytes = opened.manifest.encode().len() as u64;
+        let reserve = Arc::new(Reserve::open(Arc::clone(&disk), manifest_bytes));
+        opened.settle_manifest(&*disk, &reserve)?;
         opened.remove_unnamed(&*disk)?;
         let bound_file = BoundFile::open(&*disk, bound)?;
         if recovered.torn_bytes > 0 {
@@ -105,8 +108,6 @@ impl<S: Stage> Store<S> {
         let (entries, sealed, frames, open_since) = found.finish(&recovered);
         let segments = Arc::new(Segments::new(recovered.segments));
         let manifest_sequence = Arc::new(AtomicU64::new(opened.manifest.sequence));
-        let manifest_bytes = opened.manifest.encode().len() as u64;
-        let reserve = Arc::new(Reserve::open(Arc::clone(&disk), manifest_bytes));
         let history = Arc::new(opened.into_history(
             Arc::clone(&disk),
             Arc::clone(&reserve),

@@ -86,9 +86,8 @@ fn print_header(
         });
     }
     if !whole {
-        printer.text(
-            "damaged: the checksum does not match; what follows is what can be read of it\n",
-        )?;
+        printer
+            .text("damaged: a checksum does not match; what follows is what can be read of it\n")?;
     }
     let Some(manifest) = manifest else { return printer.text("nothing can be read of it\n") };
     let Manifest { sequence, indexed_to, parts, logs } = manifest;

@@ -1,0 +1,290 @@
+//! An edit of the manifest: what changed, and the pages in which it is appended to the file.
+//!
+//! A page lies within one sector, which a crash leaves as it was or as it was to be. So a page that is
+//! neither zero nor whole is damage, and an edit that lacks pages is one that was being appended when
+//! the machine stopped: nothing relied on it.
+
+use super::{Horizon, encode_log, encode_part};
+use super::{LOG_BYTES, Listed, Manifest, PART_BYTES, decode_log, decode_part, u64_at};
+use crate::log::LogId;
+
+/// The length of a page.
+pub(super) const PAGE_BYTES: usize = 512;
+const LEAD_BYTES: usize = 16;
+const CONTENT_BYTES: usize = PAGE_BYTES - LEAD_BYTES;
+const IS_FIRST: u8 = 1;
+const IS_LAST: u8 = 2;
+
+/// One thing that an edit changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ManifestChange {
+    /// Parts stand for everything below this position.
+    IndexedTo(u64),
+    /// A part, in place of the one that begins where it does, if there is one.
+    Part(Listed),
+    /// The part that begins there is not listed any more.
+    PartRemoved(u64),
+    /// What was given up of a log, or compacted.
+    Log(LogId, Horizon),
+    /// Nothing is said of a log any more.
+    LogForgotten(LogId),
+}
+
+impl ManifestChange {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        match self {
+            ManifestChange::IndexedTo(position) => {
+                bytes.push(1);
+                bytes.extend_from_slice(&position.to_le_bytes());
+            }
+            ManifestChange::Part(part) => {
+                bytes.push(2);
+                encode_part(part, bytes);
+            }
+            ManifestChange::PartRemoved(start) => {
+                bytes.push(3);
+                bytes.extend_from_slice(&start.to_le_bytes());
+            }
+            ManifestChange::Log(log, horizon) => {
+                bytes.push(4);
+                encode_log(*log, horizon, bytes);
+            }
+            ManifestChange::LogForgotten(log) => {
+                bytes.push(5);
+                bytes.extend_from_slice(&log.0.to_le_bytes());
+            }
+        }
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<ManifestChange> {
+        let (kind, rest) = bytes.split_first()?;
+        let length = match kind {
+            1 | 3 | 5 => 8,
+            2 => PART_BYTES,
+            4 => LOG_BYTES,
+            _ => return None,
+        };
+        let (field, rest) = rest.split_at_checked(length)?;
+        *bytes = rest;
+        Some(match kind {
+            1 => ManifestChange::IndexedTo(u64_at(field, 0)),
+            2 => ManifestChange::Part(decode_part(field)?),
+            3 => ManifestChange::PartRemoved(u64_at(field, 0)),
+            4 => {
+                let (log, horizon) = decode_log(field);
+                ManifestChange::Log(log, horizon)
+            }
+            _ => ManifestChange::LogForgotten(LogId(u64_at(field, 0))),
+        })
+    }
+}
+
+/// What one write of the manifest changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ManifestEdit(pub(crate) Vec<ManifestChange>);
+
+impl ManifestEdit {
+    /// Says what was given up of some logs, or compacted.
+    pub(crate) fn of_logs<'a>(logs: impl IntoIterator<Item = (&'a LogId, &'a Horizon)>) -> Self {
+        let changes = logs.into_iter().map(|(log, horizon)| ManifestChange::Log(*log, *horizon));
+        ManifestEdit(changes.collect())
+    }
+
+    fn decode(mut bytes: &[u8]) -> Option<ManifestEdit> {
+        let mut changes = Vec::new();
+        while !bytes.is_empty() {
+            changes.push(ManifestChange::decode(&mut bytes)?);
+        }
+        Some(ManifestEdit(changes))
+    }
+
+    /// The pages of the edit that is write `sequence`, from page `number` on, behind the snapshot that
+    /// was write `snapshot`.
+    pub(super) fn encode(&self, snapshot: u64, number: u64, sequence: u64) -> Vec<u8> {
+        let mut content = Vec::new();
+        self.0.iter().for_each(|change| change.encode(&mut content));
+        let count = content.len().div_ceil(CONTENT_BYTES).max(1);
+        let mut pages = vec![0; count * PAGE_BYTES];
+        let mut rest = &content[..];
+        for (nth, page) in pages.chunks_exact_mut(PAGE_BYTES).enumerate() {
+            let (held, behind) = rest.split_at(rest.len().min(CONTENT_BYTES));
+            rest = behind;
+            page[4..6].copy_from_slice(&(held.len() as u16).to_le_bytes());
+            page[6] = if nth == 0 { IS_FIRST } else { 0 };
+            page[6] |= if nth + 1 == count { IS_LAST } else { 0 };
+            page[8..16].copy_from_slice(&sequence.to_le_bytes());
+            page[LEAD_BYTES..LEAD_BYTES + held.len()].copy_from_slice(held);
+            let crc = page_crc(snapshot, number + nth as u64, page);
+            page[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        pages
+    }
+}
+
+/// A page that belongs elsewhere is none.
+fn page_crc(snapshot: u64, number: u64, page: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&snapshot.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
+    crc32c::crc32c_append(crc, &page[4..])
+}
+
+struct EditPage<'a> {
+    sequence: u64,
+    is_first: bool,
+    is_last: bool,
+    content: &'a [u8],
+}
+
+fn decode_page(snapshot: u64, number: u64, page: &[u8]) -> Option<EditPage<'_>> {
+    let crc = u32::from_le_bytes(page[..4].try_into().ok()?);
+    let length = usize::from(u16::from_le_bytes(page[4..6].try_into().ok()?));
+    let is_whole = crc == page_crc(snapshot, number, page) && page[6] <= 3 && page[7] == 0;
+    let content = page[LEAD_BYTES..].get(..length).filter(|_| is_whole)?;
+    let (is_first, is_last) = (page[6] & IS_FIRST != 0, page[6] & IS_LAST != 0);
+    Some(EditPage { sequence: u64_at(page, 8), is_first, is_last, content })
+}
+
+/// What is being read of the edits behind a snapshot.
+enum Reading {
+    /// The edit before is whole.
+    Between,
+    /// Some pages of an edit were read.
+    Within(u64, Vec<u8>),
+    /// A page is missing; of which write, if that is known. Nothing but other pages of it may follow.
+    Torn(Option<u64>),
+}
+
+/// Applies the edits in `pages` to the snapshot before them. `None` if anything there is damage; what
+/// was applied by then was whole.
+pub(super) fn apply_edits(manifest: &mut Manifest, pages: &[u8]) -> Option<()> {
+    let snapshot = manifest.sequence;
+    let mut reading = Reading::Between;
+    for (number, page) in pages.chunks_exact(PAGE_BYTES).enumerate() {
+        if page.iter().all(|byte| *byte == 0) {
+            reading = match reading {
+                Reading::Between => Reading::Torn(None),
+                Reading::Within(sequence, _) => Reading::Torn(Some(sequence)),
+                torn @ Reading::Torn(_) => torn,
+            };
+            continue;
+        }
+        let page = decode_page(snapshot, number as u64, page)?;
+        reading = match reading {
+            Reading::Between if page.is_first && page.sequence > manifest.sequence => {
+                take(manifest, page.sequence, page.content.to_vec(), page.is_last)?
+            }
+            Reading::Within(sequence, mut content)
+                if !page.is_first && page.sequence == sequence =>
+            {
+                content.extend_from_slice(page.content);
+                take(manifest, sequence, content, page.is_last)?
+            }
+            // A later edit is appended only once this one is on stable storage.
+            Reading::Torn(sequence)
+                if !page.is_first
+                    && page.sequence > manifest.sequence
+                    && sequence.is_none_or(|sequence| sequence == page.sequence) =>
+            {
+                Reading::Torn(Some(page.sequence))
+            }
+            _ => return None,
+        };
+    }
+    Some(())
+}
+
+fn take(
+    manifest: &mut Manifest,
+    sequence: u64,
+    content: Vec<u8>,
+    is_last: bool,
+) -> Option<Reading> {
+    if !is_last {
+        return Some(Reading::Within(sequence, content));
+    }
+    manifest.apply(&ManifestEdit::decode(&content)?);
+    manifest.sequence = sequence;
+    Some(Reading::Between)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::tests::manifest;
+    use crate::part::Layout;
+
+    fn edits() -> Vec<(u64, ManifestEdit)> {
+        let part = |start, end| {
+            let layout = Layout::Filed { generation: 3 };
+            ManifestChange::Part(Listed { start, end, layout })
+        };
+        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), Horizon::default()));
+        vec![
+            (14, ManifestEdit(vec![ManifestChange::IndexedTo(56), part(40, 56)])),
+            (15, ManifestEdit(logs.collect())),
+            (17, ManifestEdit(vec![ManifestChange::PartRemoved(24), part(0, 40)])),
+            (18, ManifestEdit(vec![ManifestChange::LogForgotten(LogId(13))])),
+        ]
+    }
+
+    /// The bytes of a file, the manifest that it is after each edit, and where each ends.
+    fn written() -> (Vec<u8>, Vec<(usize, Manifest)>) {
+        let mut held = manifest();
+        let mut bytes = held.encode();
+        let (snapshot, from) = (held.sequence, bytes.len());
+        let mut states = vec![(from, held.clone())];
+        for (sequence, edit) in edits() {
+            let number = (bytes.len() - from) / PAGE_BYTES;
+            bytes.extend(edit.encode(snapshot, number as u64, sequence));
+            held.apply(&edit);
+            held.sequence = sequence;
+            states.push((bytes.len(), held.clone()));
+        }
+        (bytes, states)
+    }
+
+    #[test]
+    fn edits_change_what_the_snapshot_says() {
+        let (bytes, states) = written();
+        for (end, expected) in states {
+            assert_eq!(Manifest::decode(&bytes[..end]).as_ref(), Some(&expected), "{end}");
+        }
+    }
+
+    /// Of an edit that was being appended, any sectors may be there: then it is as if it was not.
+    #[test]
+    fn an_edit_that_was_torn_was_not_made() {
+        let (bytes, states) = written();
+        for pair in states.windows(2) {
+            let [(from, before), (to, after)] = pair else { unreachable!("windows of two") };
+            let count = (to - from) / PAGE_BYTES;
+            for kept in 0..1_u32 << count {
+                let mut torn = bytes[..*to].to_vec();
+                for nth in (0..count).filter(|nth| kept & 1 << nth == 0) {
+                    torn[from + nth * PAGE_BYTES..][..PAGE_BYTES].fill(0);
+                }
+                let expected = if kept + 1 == 1 << count { after } else { before };
+                assert_eq!(Manifest::decode(&torn).as_ref(), Some(expected), "{kept:b}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_and_every_page_that_is_missing_before_another_edit_is_noticed() {
+        let (bytes, states) = written();
+        let last = states[states.len() - 2].0;
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 0x10;
+            assert_eq!(Manifest::decode(&bad), None, "byte {at}");
+            let _ = Manifest::decode_damaged(&bad);
+        }
+        for from in (states[0].0..last).step_by(PAGE_BYTES) {
+            let mut bad = bytes.clone();
+            bad[from..from + PAGE_BYTES].fill(0);
+            assert_eq!(Manifest::decode(&bad), None, "page at {from}");
+            bad.drain(from..from + PAGE_BYTES);
+            assert_eq!(Manifest::decode(&bad), None, "page at {from}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Writing the manifest: a snapshot, then edits behind it, each synced before it counts.
+
+use std::io;
+use std::sync::Arc;
+
+use super::edit::{ManifestEdit, PAGE_BYTES};
+use super::{MANIFEST_FILE, Manifest};
+use crate::disk::{Disk, DiskFile, create_anew};
+
+const NEW_FILE: &str = "manifest.new";
+/// Edits may take so many bytes more than the snapshot before them: then there is another snapshot. So
+/// what is written stays in proportion to what changes.
+const EDIT_BYTES: u64 = 64 << 10;
+
+/// Appends edits to the manifest.
+#[derive(Default)]
+pub(crate) struct ManifestWriter {
+    /// The file that edits are appended to. None before the first write, and after one that failed: a
+    /// file whose sync failed is never synced again.
+    appended: Option<ManifestFile>,
+}
+
+struct ManifestFile {
+    file: Arc<dyn DiskFile>,
+    /// Which write its snapshot was, and its length.
+    snapshot: u64,
+    snapshot_bytes: u64,
+    edit_bytes: u64,
+}
+
+impl ManifestWriter {
+    /// Puts `edit` of `held` on stable storage, as write `sequence`. If that fails, the disk has the
+    /// manifest with the edit or without.
+    pub(crate) fn write(
+        &mut self,
+        disk: &dyn Disk,
+        held: &Manifest,
+        edit: &ManifestEdit,
+        sequence: u64,
+    ) -> io::Result<()> {
+        let is_outgrown = |file: &ManifestFile| file.edit_bytes > file.snapshot_bytes + EDIT_BYTES;
+        match self.appended.take().filter(|file| !is_outgrown(file)) {
+            Some(file) => self.appended = Some(file.append(edit, sequence)?),
+            None => {
+                let mut next = Manifest { sequence, ..held.clone() };
+                next.apply(edit);
+                self.write_snapshot(disk, &next)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the whole manifest on stable storage, in place of the file before. If that fails, either of
+    /// them may be found later.
+    pub(crate) fn write_snapshot(&mut self, disk: &dyn Disk, next: &Manifest) -> io::Result<()> {
+        self.appended = None;
+        let bytes = next.encode();
+        let file = replace(disk, &bytes).map_err(|error| {
+            // What of it was written takes room that may be what is missing.
+            let _ = disk.remove(NEW_FILE);
+            full_of("write", bytes.len(), &error)
+        })?;
+        let (snapshot, snapshot_bytes) = (next.sequence, bytes.len() as u64);
+        self.appended = Some(ManifestFile { file, snapshot, snapshot_bytes, edit_bytes: 0 });
+        Ok(())
+    }
+}
+
+impl ManifestFile {
+    fn append(mut self, edit: &ManifestEdit, sequence: u64) -> io::Result<ManifestFile> {
+        let pages = edit.encode(self.snapshot, self.edit_bytes / PAGE_BYTES as u64, sequence);
+        let at = self.snapshot_bytes + self.edit_bytes;
+        let written = self.file.write_at(&mut [io::IoSlice::new(&pages)], at);
+        let synced = written.and_then(|()| self.file.sync());
+        synced.map_err(|error| full_of("append to", pages.len(), &error))?;
+        self.edit_bytes += pages.len() as u64;
+        Ok(self)
+    }
+}
+
+fn full_of(what: &str, need: usize, error: &io::Error) -> io::Error {
+    let what = format!("{what} journal/manifest, which takes {need} bytes: {error}");
+    io::Error::new(error.kind(), what)
+}
+
+fn replace(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
+    let file = create_anew(disk, NEW_FILE)?;
+    file.write_at(&mut [io::IoSlice::new(bytes)], 0)?;
+    file.sync()?;
+    disk.rename(NEW_FILE, MANIFEST_FILE)?;
+    disk.sync_names()?;
+    Ok(file)
+}
