@@ -18,6 +18,7 @@ use compat_kafka::KafkaOptions;
 use engine::{ConfigError, EngineOptions, TopicConfig};
 
 mod kafka;
+mod memory;
 mod nearest;
 mod own;
 mod problem;

@@ -114,6 +114,11 @@ fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     }
     let index_bytes = parts.engine.index_bytes() as u64;
     page.gauge("freezeframe_index_bytes", "Bytes of index files in memory", index_bytes)?;
+    let blocks = parts.engine.data_cache().stats();
+    let held = blocks.bytes.load(Ordering::Relaxed) as u64;
+    page.gauge("freezeframe_block_bytes", "Bytes of old data in memory, that was read", held)?;
+    page.counter("freezeframe_block_hits", "Reads of old data from memory", now(&blocks.hits))?;
+    page.counter("freezeframe_block_loads", "Blocks of old data read", now(&blocks.loads))?;
     let stopped = u64::from(parts.engine.stopped().is_some());
     page.gauge("freezeframe_stopped", "Whether the store has stopped", stopped)
 }

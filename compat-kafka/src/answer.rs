@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use engine::{DataFile, Piece, PieceData};
 
-use crate::file_run::{Buffers, LoadError, Loaded, load_first};
+use crate::file_run::{FileLoader, LoadError, Loaded, load_first};
 use crate::rot::Seal;
 
 /// A run of bytes of an answer.
@@ -85,11 +85,11 @@ impl Answer {
     ///
     /// # Errors
     /// What is left is no answer.
-    pub(crate) async fn load_first(&mut self, buffers: &Buffers) -> Result<(), LoadError> {
+    pub(crate) async fn load_first(&mut self, loader: &FileLoader) -> Result<(), LoadError> {
         let in_file = |chunk: &Chunk| matches!(chunk, Chunk::File { .. });
         let Some(first) = self.chunks.iter().position(in_file) else { return Ok(()) };
         let mut rest = self.chunks.split_off(first);
-        let loaded = load_first(&mut rest, buffers).await?;
+        let loaded = load_first(&mut rest, loader).await?;
         self.chunks.extend(loaded.map(Chunk::Loaded));
         self.chunks.append(&mut rest);
         Ok(())

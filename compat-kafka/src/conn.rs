@@ -467,7 +467,7 @@ impl<S: Stream> Connection<S> {
         add(&self.kafka.metrics().bytes_out, answer.len() as u64 + 4);
         let mut chunks = answer.into_frame();
         while !chunks.is_empty() {
-            match load_first(&mut chunks, &self.kafka.buffers).await {
+            match load_first(&mut chunks, &self.kafka.loader).await {
                 Ok(Some(loaded)) => self.write_chunks(vec![Chunk::Loaded(loaded)]).await?,
                 Ok(None) => {
                     let in_memory = |chunk: &&Chunk| !matches!(chunk, Chunk::File { .. });
@@ -498,7 +498,7 @@ impl<S: Stream> Connection<S> {
         self.write_all(&mut slices).await?;
         for chunk in chunks {
             if let Chunk::Loaded(loaded) = chunk {
-                self.kafka.buffers.put(loaded);
+                self.kafka.loader.put(loaded);
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::error_code::seek_error;
 use crate::extension::MoreOps;
-use crate::file_run::Buffers;
+use crate::file_run::FileLoader;
 use crate::format::KafkaFormat;
 use crate::frame_memory::FrameMemory;
 use crate::group_log::EngineGroupLog;
@@ -115,8 +115,8 @@ pub struct Kafka {
     pub(crate) arriving: Arc<Semaphore>,
     /// Bytes of small requests that came before an earlier one was answered, in KiB.
     pub(crate) pipelined: Arc<Semaphore>,
-    /// Memory for what is read from the journal's files.
-    pub(crate) buffers: Buffers,
+    /// Reads the journal's files for answers.
+    pub(crate) loader: FileLoader,
     /// Memory for large requests.
     pub(crate) frames: FrameMemory,
     /// What of the journal is known to be rotten.
@@ -180,6 +180,7 @@ impl Kafka {
         for offset in engine.committed_offsets(None)? {
             groups.restore_without_members(&offset.group);
         }
+        let loader = FileLoader::new(Arc::clone(engine.data_cache()));
         Ok(Arc::new(Kafka {
             engine,
             groups,
@@ -187,7 +188,7 @@ impl Kafka {
             format: KafkaFormat { unpacked_bytes_max: options.unpacked_bytes_max },
             arriving: budget(options.requests_bytes_max),
             pipelined: budget(options.requests_bytes_max / SMALL_PART),
-            buffers: Buffers::default(),
+            loader,
             frames: FrameMemory::default(),
             rot: Rot::default(),
             bound: OnceLock::new(),

@@ -1,37 +1,61 @@
-//! Chunks of an answer that lie near each other in one data file: loaded together, and
-//! compared with the checksums of their entries while they are at hand.
+//! Chunks of an answer that lie near each other in one data file: read together, and compared with the
+//! checksums of their entries while they are at hand.
+//!
+//! Whoever reads much of a file reads whole blocks of it. These are shared by all readers ([`DataCache`]),
+//! and the next one is on its way while one is sent. A few bytes here and there are read as such.
 
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::{DataFile, LoadBuffer, is_data_loss};
+use engine::{
+    AROUND_BYTES_MIN, DATA_BLOCK_BYTES, DataCache, DataFile, DataFileBlock, LoadBuffer, block_of,
+    is_data_loss,
+};
 use parking_lot::Mutex;
 
 use crate::answer::Chunk;
 use crate::rot::{Rotten, Seal};
 
-/// How much is loaded at once.
-const RUN_BYTES_MAX: usize = 1 << 20;
 /// How many buffers are kept for the next run.
 const BUFFERS_KEPT: usize = 8;
 
-/// Buffers that are used again and again.
-#[derive(Default)]
-pub(crate) struct Buffers(Mutex<Vec<LoadBuffer>>);
+/// Reads runs of files for answers.
+pub(crate) struct FileLoader {
+    blocks: Arc<DataCache>,
+    /// Buffers of short runs, used again and again.
+    buffers: Mutex<Vec<LoadBuffer>>,
+}
 
-impl Buffers {
+impl FileLoader {
+    pub(crate) fn new(blocks: Arc<DataCache>) -> FileLoader {
+        FileLoader { blocks, buffers: Mutex::default() }
+    }
+
     fn take(&self) -> LoadBuffer {
-        self.0.lock().pop().unwrap_or_default()
+        self.buffers.lock().pop().unwrap_or_default()
     }
 
     /// Takes the buffer of a run that was sent.
     pub(crate) fn put(&self, loaded: Loaded) {
-        let mut kept = self.0.lock();
-        if kept.len() < BUFFERS_KEPT {
-            kept.push(loaded.buffer);
+        for run in loaded.0 {
+            let RunBytes::Buffer(buffer) = run.bytes else { continue };
+            let mut kept = self.buffers.lock();
+            if kept.len() < BUFFERS_KEPT {
+                kept.push(buffer);
+            }
         }
+    }
+
+    /// Starts to load a block that is wanted soon, unless it is here. Nobody waits for it.
+    fn read_ahead(&self, file: &Arc<DataFile>, number: u64) {
+        if !self.blocks.wants(file, number) {
+            return;
+        }
+        let (blocks, file) = (Arc::clone(&self.blocks), Arc::clone(file));
+        // Whoever needs the block tries again, and finds what is wrong with it.
+        tokio::task::spawn_blocking(move || drop(blocks.load(&file, number, 0)));
     }
 }
 
@@ -44,15 +68,22 @@ pub(crate) enum LoadError {
     Rotten(#[from] Rotten),
 }
 
-/// A run of the journal, and the parts of it that are asked for.
+/// A run of a file that is read at once, and the parts of it that are asked for.
+#[derive(Clone)]
 struct FileRun {
     file: Arc<DataFile>,
-    at: u64,
-    length: usize,
+    /// The block of the file that all of it lies in; `None` where blocks are not kept.
+    block: Option<u64>,
+    /// Where in the file ranges count from: the block's beginning, or the run's.
+    base: u64,
+    range: Range<usize>,
     parts: Vec<Part>,
+    /// Whether enough is asked for from here on that whole blocks are worth reading.
+    is_scan: bool,
 }
 
 /// A payload within a run, or the piece of a long one that lies in it.
+#[derive(Clone)]
 struct Part {
     range: Range<usize>,
     /// What was read of the payload in earlier runs.
@@ -60,70 +91,207 @@ struct Part {
     is_last: bool,
 }
 
-/// A run in memory, of which nothing is known to be rotten.
+/// Where the bytes of a run are.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    parts: Vec<Range<usize>>,
-    buffer: LoadBuffer,
+enum RunBytes {
+    /// In a block.
+    Block(Arc<DataFileBlock>),
+    /// In a buffer that holds the run alone.
+    Buffer(LoadBuffer),
 }
+
+/// The bytes of a run, and where in them is what was asked for.
+#[derive(Debug)]
+struct LoadedRun {
+    parts: Vec<Range<usize>>,
+    bytes: RunBytes,
+}
+
+/// Runs in memory, of which nothing is known to be rotten.
+#[derive(Debug)]
+pub(crate) struct Loaded(Vec<LoadedRun>);
 
 impl Loaded {
     /// What was asked for.
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        self.parts.iter().map(|part| &self.buffer.bytes()[part.clone()])
+        self.0.iter().flat_map(|run| {
+            let bytes = match &run.bytes {
+                RunBytes::Block(block) => block.bytes(),
+                RunBytes::Buffer(buffer) => buffer.bytes(),
+            };
+            run.parts.iter().map(|part| &bytes[part.clone()])
+        })
     }
 }
 
-/// Loads the chunks that stand first and lie in one run, and takes them away; a long one in pieces.
-/// `None` if what stands first is in memory.
+/// Loads the chunks that stand first and lie in one run, and takes them away. A payload that is no longer
+/// than a block is loaded whole, so that nothing of it goes out before it was compared; a longer one in
+/// pieces. `None` if what stands first is in memory.
 pub(crate) async fn load_first(
     chunks: &mut VecDeque<Chunk>,
-    buffers: &Buffers,
+    loader: &FileLoader,
 ) -> Result<Option<Loaded>, LoadError> {
-    let Some(run) = FileRun::take(chunks) else { return Ok(None) };
-    let (loaded, carried) = run.load(buffers.take()).await?;
+    let Some(run) = FileRun::take(chunks, loader.blocks.keeps_blocks()) else { return Ok(None) };
+    let rest = run.take_rest(chunks);
+    let ahead = rest.as_ref().unwrap_or(&run).ahead(chunks);
+    let runs: Vec<FileRun> = [Some(run), rest].into_iter().flatten().collect();
+    let mut loaded = load_runs(&runs, loader).await;
+    if matches!(loaded, Err(LoadError::Rotten(_))) && runs[0].block.is_some() {
+        // Memory may err too: only what the disk gives again is damage.
+        runs.iter().for_each(|run| run.forget(loader));
+        loaded = load_runs(&runs, loader).await;
+    }
+    if let Err(LoadError::Rotten(_)) = loaded {
+        // The disk may give it back one day.
+        runs.iter().for_each(|run| run.forget(loader));
+    }
+    let (loaded, carried) = loaded?;
     if let (Some(carried), Some(Chunk::File { seal, .. })) = (carried, chunks.front_mut()) {
         *seal = carried;
+    }
+    if let Some((file, number)) = ahead {
+        loader.read_ahead(&file, number);
     }
     Ok(Some(loaded))
 }
 
+/// Loads runs that follow each other. Says what was read of a payload that goes on behind them.
+async fn load_runs(
+    runs: &[FileRun],
+    loader: &FileLoader,
+) -> Result<(Loaded, Option<Seal>), LoadError> {
+    let (mut loaded, mut carried) = (Vec::with_capacity(runs.len()), None);
+    for run in runs {
+        let (bytes, behind) = run.load(loader, carried).await?;
+        loaded.push(bytes);
+        carried = behind;
+    }
+    Ok((Loaded(loaded), carried))
+}
+
 impl FileRun {
-    fn take(chunks: &mut VecDeque<Chunk>) -> Option<FileRun> {
+    /// The run that begins with the chunk that stands first.
+    fn begin(chunks: &VecDeque<Chunk>, in_blocks: bool) -> Option<FileRun> {
         let Some(Chunk::File { file, at, .. }) = chunks.front() else { return None };
-        let (file, start) = (Arc::clone(file), *at);
-        let mut run = FileRun { file, at: start, length: 0, parts: Vec::new() };
-        while let Some(Chunk::File { file, at, length, seal }) = chunks.front_mut() {
-            let Some(from) = at.checked_sub(start).map(|from| from as usize) else { break };
-            if !Arc::ptr_eq(file, &run.file) || from >= RUN_BYTES_MAX {
-                break;
-            }
-            let taken = (*length).min(RUN_BYTES_MAX - from);
-            let (range, is_last) = (from..from + taken, taken == *length);
-            run.parts.push(Part { range, seal: *seal, is_last });
-            run.length = from + taken;
-            *at += taken as u64;
-            *length -= taken;
-            if *length > 0 {
-                break;
-            }
-            chunks.pop_front();
-        }
+        let (number, from) = block_of(*at);
+        let (block, from) = if in_blocks { (Some(number), from) } else { (None, 0) };
+        Some(FileRun {
+            file: Arc::clone(file),
+            block,
+            base: at - from as u64,
+            range: from..from,
+            parts: Vec::new(),
+            is_scan: in_blocks && is_scan(chunks),
+        })
+    }
+
+    fn take(chunks: &mut VecDeque<Chunk>, in_blocks: bool) -> Option<FileRun> {
+        let mut run = FileRun::begin(chunks, in_blocks)?;
+        while run.take_chunk(chunks) {}
         Some(run)
     }
 
-    /// Reads the run: at once if it is in the page cache, else on a thread that may wait for disks.
-    /// Says what was read of a payload that goes on behind it.
-    async fn load(self, mut buffer: LoadBuffer) -> Result<(Loaded, Option<Seal>), LoadError> {
-        // Whatever is wrong, the blocking read finds out more.
-        if self.file.load_cached(&mut buffer, self.at, self.length).unwrap_or(false) {
-            return self.checked(buffer);
+    /// The rest of the payload that goes on behind this run, if it is to be compared before any of it goes
+    /// out.
+    fn take_rest(&self, chunks: &mut VecDeque<Chunk>) -> Option<FileRun> {
+        let begun = self.parts.last().filter(|part| !part.is_last && part.seal.is_new())?;
+        let Some(Chunk::File { length, .. }) = chunks.front() else { return None };
+        if begun.range.len() + length > DATA_BLOCK_BYTES {
+            return None;
         }
-        let loading = tokio::task::spawn_blocking(move || {
-            if self.file.load(&mut buffer, self.at, self.length).is_err() {
-                self.load_parts(&mut buffer)?;
+        let mut rest = FileRun::begin(chunks, self.block.is_some())?;
+        rest.is_scan |= self.is_scan;
+        rest.take_chunk(chunks);
+        Some(rest)
+    }
+
+    /// Takes what of the first chunk lies in the run; whether the next may too.
+    fn take_chunk(&mut self, chunks: &mut VecDeque<Chunk>) -> bool {
+        let Some(Chunk::File { file, at, length, seal }) = chunks.front_mut() else { return false };
+        let start = at.checked_sub(self.base).unwrap_or(u64::MAX);
+        if !Arc::ptr_eq(file, &self.file)
+            || start >= DATA_BLOCK_BYTES as u64
+            || (start as usize) < self.range.end
+        {
+            return false;
+        }
+        let start = start as usize;
+        let end = DATA_BLOCK_BYTES.min(start + *length);
+        let is_last = end == start + *length;
+        self.parts.push(Part { range: start..end, seal: *seal, is_last });
+        self.range.end = end;
+        *at += (end - start) as u64;
+        *length -= end - start;
+        if is_last {
+            chunks.pop_front();
+        }
+        is_last
+    }
+
+    /// The block that is wanted next, if the reader goes on like this: the next one of the answer, or of
+    /// the file.
+    fn ahead(&self, chunks: &VecDeque<Chunk>) -> Option<(Arc<DataFile>, u64)> {
+        let block = self.block.filter(|_| self.is_scan)?;
+        let in_file = chunks.iter().find_map(|chunk| match chunk {
+            Chunk::File { file, at, .. } => Some((Arc::clone(file), block_of(*at).0)),
+            _ => None,
+        });
+        let is_elsewhere = |(file, number): &(Arc<DataFile>, u64)| {
+            !Arc::ptr_eq(file, &self.file) || *number != block
+        };
+        let behind = || (Arc::clone(&self.file), block + 1);
+        Some(in_file.filter(is_elsewhere).unwrap_or_else(behind))
+    }
+
+    fn forget(&self, loader: &FileLoader) {
+        if let Some(block) = self.block {
+            loader.blocks.forget(&self.file, block);
+        }
+    }
+
+    /// Reads the run: at once if it is in memory, else on a thread that may wait for disks. `carried` is
+    /// what was read of its first payload before; it says the same of one that goes on behind it.
+    async fn load(
+        &self,
+        loader: &FileLoader,
+        carried: Option<Seal>,
+    ) -> Result<(LoadedRun, Option<Seal>), LoadError> {
+        if let Some(block) = self.block {
+            let is_here = || loader.blocks.has(&self.file, block);
+            // Where the block cannot be read, the run may be.
+            if (self.is_scan || is_here())
+                && let Ok(block) = self.load_block(loader, block).await
+            {
+                return self.checked(RunBytes::Block(block), carried);
             }
-            self.checked(buffer)
+        }
+        let buffer = self.load_alone(loader.take()).await?;
+        self.checked(RunBytes::Buffer(buffer), carried)
+    }
+
+    async fn load_block(&self, loader: &FileLoader, number: u64) -> io::Result<Arc<DataFileBlock>> {
+        let end = self.range.end;
+        if let Some(block) = loader.blocks.try_load(&self.file, number, end)? {
+            return Ok(block);
+        }
+        let (blocks, file) = (Arc::clone(&loader.blocks), Arc::clone(&self.file));
+        let loading = tokio::task::spawn_blocking(move || blocks.load(&file, number, end));
+        loading.await.map_err(io::Error::other)?
+    }
+
+    /// Reads what is asked for, and what lies between.
+    async fn load_alone(&self, mut buffer: LoadBuffer) -> Result<LoadBuffer, LoadError> {
+        let (at, length) = (self.at(self.range.start), self.range.len());
+        // Whatever is wrong, the blocking read finds out more.
+        if self.file.load_cached(&mut buffer, at, length).unwrap_or(false) {
+            return Ok(buffer);
+        }
+        let run = self.clone();
+        let loading = tokio::task::spawn_blocking(move || {
+            if run.file.load(&mut buffer, at, length).is_err() {
+                run.load_parts(&mut buffer)?;
+            }
+            Ok(buffer)
         });
         loading.await.map_err(io::Error::other)?
     }
@@ -131,31 +299,64 @@ impl FileRun {
     /// Reads each part by itself: what is whole is served up to the first that cannot be read, also
     /// where what lies between them cannot.
     fn load_parts(&self, buffer: &mut LoadBuffer) -> Result<(), LoadError> {
-        let ranges = self.parts.iter().map(|part| part.range.clone());
-        let loaded = self.file.load_ranges(buffer, (self.at, self.length), ranges);
+        let first = self.range.start;
+        let ranges = self.parts.iter().map(|part| part.range.start - first..part.range.end - first);
+        let loaded = self.file.load_ranges(buffer, (self.at(first), self.range.len()), ranges);
         loaded.map_err(|(nth, error)| {
             if !is_data_loss(&error) {
                 return error.into();
             }
             let part = &self.parts[nth];
-            let at = self.at + part.range.start as u64;
-            part.seal.unreadable(&self.file.name, at, &error).into()
+            part.seal.unreadable(&self.file.name, self.at(part.range.start), &error).into()
         })
     }
 
-    fn checked(self, buffer: LoadBuffer) -> Result<(Loaded, Option<Seal>), LoadError> {
-        let mut carried = None;
+    /// Where in the file a byte of the run lies.
+    fn at(&self, in_run: usize) -> u64 {
+        self.base + in_run as u64
+    }
+
+    fn checked(
+        &self,
+        bytes: RunBytes,
+        mut carried: Option<Seal>,
+    ) -> Result<(LoadedRun, Option<Seal>), LoadError> {
+        let first = match bytes {
+            RunBytes::Block(_) => 0,
+            RunBytes::Buffer(_) => self.range.start,
+        };
+        let mut parts = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
-            let mut seal = part.seal;
-            seal.read(&buffer.bytes()[part.range.clone()]);
+            let mut seal = carried.take().unwrap_or(part.seal);
+            let range = part.range.start - first..part.range.end - first;
+            match &bytes {
+                RunBytes::Block(block) => seal.read_block(block, range.clone()),
+                RunBytes::Buffer(buffer) => seal.read(&buffer.bytes()[range.clone()]),
+            }
             if !part.is_last {
                 carried = Some(seal);
             } else if !seal.holds() {
-                let at = self.at + part.range.start as u64;
-                return Err(seal.broken(&self.file.name, at).into());
+                return Err(seal.broken(&self.file.name, self.at(part.range.start)).into());
             }
+            parts.push(range);
         }
-        let parts = self.parts.into_iter().map(|part| part.range).collect();
-        Ok((Loaded { parts, buffer }, carried))
+        Ok((LoadedRun { parts, bytes }, carried))
     }
+}
+
+/// Whether the chunks that stand first ask for enough of a file within the length of a block.
+fn is_scan(chunks: &VecDeque<Chunk>) -> bool {
+    let Some(Chunk::File { file: first, at: start, .. }) = chunks.front() else { return false };
+    let mut end = *start;
+    for chunk in chunks {
+        let Chunk::File { file, at, length, .. } = chunk else { break };
+        if !Arc::ptr_eq(file, first) || *at < end || *at >= start + DATA_BLOCK_BYTES as u64 {
+            break;
+        }
+        end = at + *length as u64;
+        if end - start >= AROUND_BYTES_MIN as u64 {
+            return true;
+        }
+    }
+    false
 }

@@ -8,9 +8,10 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::{Entry, Offset, Piece, blocking};
+use engine::{DataFileBlock, Entry, Offset, Piece, blocking};
 use hlc::Hlc;
 use parking_lot::Mutex;
 
@@ -33,9 +34,19 @@ impl Seal {
         Seal { id: (entry.stamp, entry.payload_crc), base: entry.base, so_far: 0 }
     }
 
+    /// Whether nothing of the payload was read.
+    pub(crate) fn is_new(&self) -> bool {
+        self.so_far == 0
+    }
+
     /// Goes on with the next bytes of the payload.
     pub(crate) fn read(&mut self, bytes: &[u8]) {
         self.so_far = crc32c::crc32c_append(self.so_far, bytes);
+    }
+
+    /// Goes on with `range` of a block, of which others may have computed the checksum.
+    pub(crate) fn read_block(&mut self, block: &DataFileBlock, range: Range<usize>) {
+        self.so_far = block.crc_append(self.so_far, range);
     }
 
     /// Whether all that was read is the payload that was written.

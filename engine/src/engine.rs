@@ -19,7 +19,7 @@ use storage::catalog::Catalog;
 use storage::disk::Disk;
 use storage::log::Watcher;
 use storage::timekeeper::Timekeeper;
-use storage::{HistoryStats, Log, OpenError, Stats, Store};
+use storage::{DataCache, HistoryStats, Log, OpenError, Stats, Store};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::append::{Format, Stager};
@@ -192,6 +192,11 @@ impl Engine {
     /// How many bytes of index files are in memory.
     pub fn index_bytes(&self) -> usize {
         self.store.index_cache().held_bytes()
+    }
+
+    /// The blocks of data files that are in memory.
+    pub fn data_cache(&self) -> &Arc<DataCache> {
+        self.store.data_cache()
     }
 
     /// How many segments the journal has.

@@ -53,5 +53,6 @@ pub use user_time::UserTimeRule;
 pub use storage::disk::is_data_loss;
 pub use storage::log::Watcher;
 pub use storage::{
-    DataFile, Durability, Entry, Head, LoadBuffer, Offset, Payload, Piece, PieceData,
+    AROUND_BYTES_MIN, DATA_BLOCK_BYTES, DataCache, DataFile, DataFileBlock, Durability, Entry,
+    Head, LoadBuffer, Offset, Payload, Piece, PieceData, block_of,
 };

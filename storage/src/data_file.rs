@@ -8,13 +8,18 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::data_cache::DATA_BLOCK_BYTES;
 use crate::disk::{BLOCK_BYTES, DiskFile, read_exact_at};
 
 /// Reads shorter than this go through the page cache.
-const AROUND_BYTES_MIN: usize = 128 << 10;
+pub const AROUND_BYTES_MIN: usize = 128 << 10;
+
+/// The next number of a file among those of this process.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// Memory to read into.
 #[derive(Debug, Default)]
@@ -41,13 +46,24 @@ impl LoadBuffer {
         self.held = self.from + lead..self.from + lead + length;
         &mut self.memory[self.from..self.from + room]
     }
+
+    /// Has fewer bytes count than were prepared for.
+    fn truncate(&mut self, length: usize) {
+        self.held.end = self.held.end.min(self.held.start + length);
+    }
 }
 
 /// A file that payloads lie in.
 pub struct DataFile {
     /// Its name in the journal's directory.
     pub name: String,
+    /// Its number among the files of this process: names are used again.
+    pub(crate) id: u64,
     file: Arc<dyn DiskFile>,
+    /// The bytes in front of this are final. What lies behind may be written yet, or is not there.
+    final_to: AtomicU64,
+    /// Where a read of a block came to the end of the file.
+    ends_at: AtomicU64,
     /// The ranges that the page cache is likely to hold: what this life wrote through it. They rise;
     /// the gaps between them were written around it.
     cached: Mutex<Vec<Range<u64>>>,
@@ -60,8 +76,16 @@ impl std::fmt::Debug for DataFile {
 }
 
 impl DataFile {
+    /// A file of which all is final, until [`DataFile::set_final`] says otherwise.
     pub(crate) fn new(name: String, file: Arc<dyn DiskFile>) -> DataFile {
-        DataFile { name, file, cached: Mutex::default() }
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let [final_to, ends_at] = [(); 2].map(|()| AtomicU64::new(u64::MAX));
+        DataFile { name, id, file, final_to, ends_at, cached: Mutex::default() }
+    }
+
+    /// Says that only the bytes in front of `end` are final yet.
+    pub(crate) fn set_final(&self, end: u64) {
+        self.final_to.store(end, Ordering::Release);
     }
 
     pub(crate) fn file(&self) -> &dyn DiskFile {
@@ -139,6 +163,62 @@ impl DataFile {
             read_exact_at(&*self.file, &mut room[range], from).map_err(|error| (nth, error))?;
         }
         Ok(())
+    }
+
+    /// Where block `number` lies, as far as its bytes are final.
+    fn block_range(&self, number: u64) -> Range<u64> {
+        let start = number.saturating_mul(DATA_BLOCK_BYTES as u64);
+        let end = start.saturating_add(DATA_BLOCK_BYTES as u64);
+        start..end.min(self.final_to.load(Ordering::Acquire)).max(start)
+    }
+
+    /// Whether there may be something in block `number`.
+    pub(crate) fn has_block(&self, number: u64) -> bool {
+        let range = self.block_range(number);
+        !range.is_empty() && range.start < self.ends_at.load(Ordering::Relaxed)
+    }
+
+    /// Whether the page cache is likely to hold all of block `number`.
+    pub(crate) fn is_block_cached(&self, number: u64) -> bool {
+        let range = self.block_range(number);
+        !range.is_empty() && self.is_cached(range.start) && self.is_cached(range.end - 1)
+    }
+
+    /// Reads what is final of block `number`; less at the end of the file. Blocks.
+    pub(crate) fn read_block(&self, number: u64, mut buffer: LoadBuffer) -> io::Result<LoadBuffer> {
+        let range = self.block_range(number);
+        let length = (range.end - range.start) as usize;
+        let room = buffer.prepare(0, length);
+        // What is in the page cache and not on the disk yet would have to be written first.
+        let read = if self.overlaps_cached(&range) {
+            self.file.read_at(&mut room[..length], range.start)?
+        } else {
+            self.file.read_blocks_at(room, range.start)?
+        };
+        if read < length {
+            self.ends_at.store(range.start + read as u64, Ordering::Relaxed);
+        }
+        buffer.truncate(read);
+        Ok(buffer)
+    }
+
+    /// [`DataFile::read_block`] of a whole block that is in the page cache.
+    pub(crate) fn read_cached_block(
+        &self,
+        number: u64,
+        mut buffer: LoadBuffer,
+    ) -> io::Result<Option<LoadBuffer>> {
+        let range = self.block_range(number);
+        let length = (range.end - range.start) as usize;
+        let room = buffer.prepare(0, length);
+        let read = self.file.read_cached_at(&mut room[..length], range.start)?;
+        Ok((read == Some(length)).then_some(buffer))
+    }
+
+    fn overlaps_cached(&self, range: &Range<u64>) -> bool {
+        let cached = self.cached.lock();
+        let after = cached.partition_point(|cached| cached.end <= range.start);
+        cached.get(after).is_some_and(|cached| cached.start < range.end)
     }
 
     pub(crate) fn read_exact(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {

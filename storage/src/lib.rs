@@ -15,6 +15,7 @@
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
 pub mod catalog;
 pub mod check;
+mod data_cache;
 mod data_file;
 pub mod disk;
 pub mod fig;
@@ -34,7 +35,8 @@ mod store;
 mod tail;
 pub mod timekeeper;
 
-pub use data_file::{DataFile, LoadBuffer};
+pub use data_cache::{DATA_BLOCK_BYTES, DataCache, DataCacheStats, DataFileBlock, block_of};
+pub use data_file::{AROUND_BYTES_MIN, DataFile, LoadBuffer};
 pub use history::{Compacted, Emit, Fill, Freed, HistoryError, HistoryStats, Kept};
 pub use home::{FORMAT, Home, HomeError};
 pub use log::{Entry, Log, LogId, Offset, Piece, PieceData};

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use hlc::{ClockOptions, Cut, Hlc};
 use parking_lot::Mutex;
 
+use crate::data_cache::DataCache;
 use crate::history::{Compacted, Fill, Freed, History, HistoryStats};
 use crate::index::{BlockCache, Tip};
 use crate::log::{Log, LogId, Offset};
@@ -41,7 +42,8 @@ pub struct Options {
     /// A segment is sealed before it holds more frames than this: what is not indexed in files is held
     /// in memory.
     pub segment_frames_max: u64,
-    /// How many bytes of the newest payloads stay in memory.
+    /// How many bytes of the newest payloads stay in memory; what these do not use, blocks of old data
+    /// that was read may.
     pub tail_bytes_max: usize,
     /// How many bytes of index files stay in memory.
     pub index_bytes_max: usize,
@@ -121,6 +123,7 @@ pub type LogSource = Arc<dyn Fn(LogId) -> io::Result<Arc<Log>> + Send + Sync>;
 /// Logs over one journal.
 pub struct Store<S: Stage> {
     shared: Arc<Shared<S>>,
+    data_cache: Arc<DataCache>,
     timekeeper: Arc<Timekeeper>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The writer, where it has no thread.
@@ -281,6 +284,11 @@ impl<S: Stage> Store<S> {
     /// The cache of index blocks.
     pub fn index_cache(&self) -> &BlockCache {
         &self.shared.history.cache
+    }
+
+    /// The blocks of data files that are in memory.
+    pub fn data_cache(&self) -> &Arc<DataCache> {
+        &self.data_cache
     }
 
     /// The clock, and the frontier.

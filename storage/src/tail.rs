@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::data_cache::DataCache;
 use crate::log::{Entry, Log};
 
 /// The longest head that a payload may have, in bytes.
@@ -93,16 +94,16 @@ impl Payload {
 const PAYLOAD_OVERHEAD_BYTES: usize =
     size_of::<Payload>() + size_of::<Entry>() + size_of::<(Arc<Log>, usize)>();
 
-/// Which payloads are in memory, oldest first, under one budget.
+/// Which payloads are in memory, oldest first, under one budget with the blocks of data files.
 pub(crate) struct Tail {
     order: VecDeque<(Arc<Log>, usize)>,
     held_bytes: usize,
-    budget_bytes: usize,
+    blocks: Arc<DataCache>,
 }
 
 impl Tail {
-    pub(crate) fn new(budget_bytes: usize) -> Tail {
-        Tail { order: VecDeque::new(), held_bytes: 0, budget_bytes }
+    pub(crate) fn new(blocks: Arc<DataCache>) -> Tail {
+        Tail { order: VecDeque::new(), held_bytes: 0, blocks }
     }
 
     /// Counts a payload that was just published in `log`, and lets the oldest go while the budget
@@ -111,11 +112,13 @@ impl Tail {
         let bytes = bytes + PAYLOAD_OVERHEAD_BYTES;
         self.order.push_back((Arc::clone(log), bytes));
         self.held_bytes += bytes;
-        while self.held_bytes > self.budget_bytes {
+        let budget_bytes = self.blocks.tail_bytes_max();
+        while self.held_bytes > budget_bytes {
             let Some((oldest, bytes)) = self.order.pop_front() else { break };
             oldest.evict_oldest();
             self.held_bytes -= bytes;
         }
+        self.blocks.set_tail_bytes(self.held_bytes);
     }
 
     pub(crate) fn held_bytes(&self) -> usize {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use storage::Durability;
 use storage::proof::{SigningKey, read_signing_key};
 
-use super::Config;
 use super::value::{Expected, Value};
+use super::{Config, memory};
 
 /// A setting of our own.
 pub(super) struct OwnSetting {
@@ -76,8 +76,11 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         };
         Ok(())
     }),
-    setting("storage.tail-bytes", "64MiB", |config, value| {
-        config.engine.storage.tail_bytes_max = value.bytes(0, TIB)? as usize;
+    setting("storage.tail-bytes", "auto", |config, value| {
+        config.engine.storage.tail_bytes_max = match value.text() {
+            "auto" => memory::tail_bytes(memory::limit(Path::new("/"))),
+            _ => value.bytes(0, TIB).map_err(|expected| expected + ", or auto")? as usize,
+        };
         Ok(())
     }),
     setting("storage.segment-bytes", "256MiB", |config, value| {

@@ -1,4 +1,5 @@
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use storage::Durability;
@@ -47,7 +48,8 @@ fn described(config: &Config, name: &str) -> Option<String> {
 fn every_default_is_a_value_and_gives_what_the_crates_themselves_take() {
     let config = Config::default();
     let storage = storage::Options::default();
-    assert_eq!(config.engine.storage.tail_bytes_max, storage.tail_bytes_max);
+    let memory = memory::limit(Path::new("/"));
+    assert_eq!(config.engine.storage.tail_bytes_max, memory::tail_bytes(memory));
     assert_eq!(config.engine.storage.segment_bytes_max, storage.segment_bytes_max);
     assert_eq!(config.engine.storage.durability, Durability::Synced);
     let engine = EngineOptions::default();
@@ -155,7 +157,7 @@ fn all_problems_are_told_at_once_each_with_its_place() {
     let mut expected = [
         format!("{path}:2: server.data-dirr is no setting; did you mean server.data-dir?"),
         format!(
-            "{path}:4: storage.tail-bytes: \"64\" is no value for it; give a size from 0 to 1TiB, with its unit, such as 64MiB"
+            "{path}:4: storage.tail-bytes: \"64\" is no value for it; give a size from 0 to 1TiB, with its unit, such as 64MiB, or auto"
         ),
         format!("{path}:6: num.partitons is no setting; did you mean num.partitions?"),
         format!(

@@ -31,7 +31,7 @@ A file:
   data-dir = \"/var/lib/freezeframe\"
   kafka = \"0.0.0.0:9092\"
   [storage]
-  tail-bytes = \"64MiB\"
+  tail-bytes = \"2GiB\"
   [kafka]
   num.partitions = 3")]
 pub(crate) struct Args {

@@ -278,7 +278,7 @@ async fn finish(
     for _ in 0..ROTTEN_MAX {
         let bytes: usize = fetched.iter().flatten().map(Fetched::bytes).sum();
         let mut answer = write(context, None, zip(&asked, fetched))?;
-        match answer.load_first(&kafka.buffers).await {
+        match answer.load_first(&kafka.loader).await {
             Ok(()) => {
                 add(&kafka.metrics().bytes_fetched, bytes as u64);
                 return Ok(Some(answer));

@@ -91,7 +91,9 @@ impl Segment {
         file.write_at(&mut [io::IoSlice::new(&header)], 0)?;
         file.sync()?;
         disk.sync_names()?;
-        Ok(Segment::new(start, Arc::new(DataFile::new(name, file))))
+        let data = DataFile::new(name, file);
+        data.set_final(SEGMENT_HEADER_BYTES);
+        Ok(Segment::new(start, Arc::new(data)))
     }
 
     /// Opens a segment; `None` if its header is not whole.

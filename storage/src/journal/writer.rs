@@ -78,6 +78,9 @@ impl Journal {
         frames: u64,
     ) -> Journal {
         let current = segments.last();
+        if let Some(current) = &current {
+            current.data.set_final(current.at(end));
+        }
         Journal {
             disk,
             reserve,
@@ -270,6 +273,7 @@ impl Journal {
             self.synced_to = self.laid_to;
         }
         self.end = self.laid_to;
+        current.data.set_final(current.at(self.end));
         self.zeroed_to = self.zeroed_to.max(self.end);
         self.clear();
         Ok(())

@@ -12,6 +12,7 @@ use super::{
     AbortOnPanic, Found, Options, Queue, QueueState, Replay, Shared, Stage, Stats, Store, Writer,
     follows, replay_parts,
 };
+use crate::data_cache::DataCache;
 use crate::disk::Disk;
 use crate::history::{HistoryError, Opened};
 use crate::index::BlockCache;
@@ -154,17 +155,19 @@ impl<S: Stage> Store<S> {
         stats.synced_to.store(recovered.end, Ordering::Relaxed);
         stats.open_since.store(open_since.bits(), Ordering::Relaxed);
         let shared = Arc::new(Shared { queue, history, stats });
+        let data_cache = Arc::new(DataCache::new(options.tail_bytes_max));
         let writer = Writer {
             shared: Arc::clone(&shared),
             timekeeper: Arc::clone(&timekeeper),
             journal,
             stage: stage(replay),
-            tail: Tail::new(options.tail_bytes_max),
+            tail: Tail::new(Arc::clone(&data_cache)),
             durability: options.durability,
             refusals: Refusals::default(),
         };
         let store = Store {
             shared,
+            data_cache,
             timekeeper,
             threads: Mutex::new(Vec::new()),
             by_hand: Mutex::new(None),

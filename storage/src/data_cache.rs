@@ -1,0 +1,394 @@
+//! Blocks of data files in memory, shared by all readers.
+//!
+//! One budget holds the newest payloads (the tail) and these blocks. The blocks may fill what the tail
+//! does not use. The tail may take all of that back, but for a quarter of the budget. So a reader of
+//! old data never evicts the tail, and readers of the same old data read the disk once, also while
+//! many payloads arrive.
+//!
+//! Only one thread loads a block; others that want the same block wait for it. Eviction is CLOCK: a
+//! block that was used again stays for another round, one that a single reader passed by does not.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::data_file::{DataFile, LoadBuffer};
+use crate::disk::BLOCK_BYTES;
+
+/// The length of a block: what is read from the disk at once.
+pub const DATA_BLOCK_BYTES: usize = 1 << 20;
+/// What a block takes besides its bytes: it begins at a page, and remembers checksums.
+const OVERHEAD_BYTES: usize = BLOCK_BYTES + (2 << 10);
+/// What a block takes of the budget.
+const CHARGE_BYTES: usize = DATA_BLOCK_BYTES + OVERHEAD_BYTES;
+/// The tail leaves this part of the budget to blocks.
+const BLOCKS_PART: usize = 4;
+/// How many buffers of blocks that were evicted are kept for the next.
+const BUFFERS_KEPT: usize = 8;
+/// The checksum of a shorter range is computed each time: that is as quick as to look it up.
+const MEMO_BYTES_MIN: usize = 4 << 10;
+/// A cache with less room than this loads nothing ahead of its reader.
+const AHEAD_BYTES_MIN: usize = 4 * CHARGE_BYTES;
+
+/// The number of the block of its file that holds the byte at `at`, and where in the block that is.
+pub fn block_of(at: u64) -> (u64, usize) {
+    (at / DATA_BLOCK_BYTES as u64, (at % DATA_BLOCK_BYTES as u64) as usize)
+}
+
+/// Memory of blocks that were evicted.
+type BufferPool = Mutex<Vec<LoadBuffer>>;
+
+/// A block of a data file, as it was read once.
+pub struct DataFileBlock {
+    buffer: LoadBuffer,
+    checksums: Mutex<Vec<RangeChecksum>>,
+    pool: Weak<BufferPool>,
+}
+
+/// CRC-32C of what comes before a range and of the range.
+#[derive(Clone, Copy)]
+struct RangeChecksum {
+    start: u32,
+    end: u32,
+    before: u32,
+    after: u32,
+}
+
+impl DataFileBlock {
+    /// Its bytes. The last block of a file is shorter than others.
+    pub fn bytes(&self) -> &[u8] {
+        self.buffer.bytes()
+    }
+
+    /// `before`, a CRC-32C, continued over `range` of the block. It is computed by the first reader that
+    /// asks and remembered for the others: these bytes do not change.
+    ///
+    /// # Panics
+    /// If the block is shorter.
+    pub fn crc_append(&self, before: u32, range: Range<usize>) -> u32 {
+        let bytes = &self.bytes()[range.clone()];
+        if bytes.len() < MEMO_BYTES_MIN {
+            return crc32c::crc32c_append(before, bytes);
+        }
+        let (start, end) = (range.start as u32, range.end as u32);
+        let place = |known: &[RangeChecksum]| known.binary_search_by_key(&start, |sum| sum.start);
+        {
+            let known = self.checksums.lock();
+            let sum = place(&known).ok().map(|index| known[index]);
+            if let Some(sum) = sum.filter(|sum| sum.end == end && sum.before == before) {
+                return sum.after;
+            }
+        }
+        let after = crc32c::crc32c_append(before, bytes);
+        let sum = RangeChecksum { start, end, before, after };
+        let mut known = self.checksums.lock();
+        match place(&known) {
+            Ok(index) => known[index] = sum,
+            Err(index) => known.insert(index, sum),
+        }
+        after
+    }
+}
+
+impl Drop for DataFileBlock {
+    fn drop(&mut self) {
+        let Some(pool) = self.pool.upgrade() else { return };
+        let mut kept = pool.lock();
+        if kept.len() < BUFFERS_KEPT {
+            kept.push(std::mem::take(&mut self.buffer));
+        }
+    }
+}
+
+impl std::fmt::Debug for DataFileBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DataFileBlock({} bytes)", self.bytes().len())
+    }
+}
+
+/// The number of a file among those of this process, and of a block in it.
+type BlockKey = (u64, u64);
+
+enum Slot {
+    /// A thread reads it from the disk.
+    Loading(Arc<PendingBlock>),
+    /// It is here; whether it was used since the clock's hand passed.
+    Held(Arc<DataFileBlock>, AtomicBool),
+}
+
+/// A block that is being loaded.
+#[derive(Default)]
+struct PendingBlock {
+    is_done: Mutex<bool>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct Slots {
+    by_key: HashMap<BlockKey, Slot>,
+    /// The blocks that are held, in the order in which the clock's hand comes to them.
+    clock: VecDeque<BlockKey>,
+    /// What blocks that are held or being loaded take of the budget.
+    charged: usize,
+}
+
+/// Counters of a [`DataCache`].
+#[derive(Debug, Default)]
+pub struct DataCacheStats {
+    /// Blocks that readers found in memory.
+    pub hits: AtomicU64,
+    /// Blocks that were read from files.
+    pub loads: AtomicU64,
+    /// What blocks take of the budget, in bytes.
+    pub bytes: AtomicUsize,
+}
+
+/// Blocks of data files in memory.
+pub struct DataCache {
+    bytes_max: usize,
+    tail_bytes: AtomicUsize,
+    slots: Mutex<Slots>,
+    pool: Arc<BufferPool>,
+    stats: DataCacheStats,
+}
+
+impl std::fmt::Debug for DataCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataCache").field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+impl DataCache {
+    /// A cache of at most `bytes_max`, together with the tail.
+    pub fn new(bytes_max: usize) -> DataCache {
+        DataCache {
+            bytes_max,
+            tail_bytes: AtomicUsize::new(0),
+            slots: Mutex::default(),
+            pool: Arc::default(),
+            stats: DataCacheStats::default(),
+        }
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &DataCacheStats {
+        &self.stats
+    }
+
+    /// How much the tail may hold now.
+    pub(crate) fn tail_bytes_max(&self) -> usize {
+        let blocks = self.stats.bytes.load(Ordering::Relaxed).min(self.bytes_max / BLOCKS_PART);
+        self.bytes_max - blocks
+    }
+
+    /// Says how much the tail holds. What it has taken back from blocks is evicted.
+    pub(crate) fn set_tail_bytes(&self, bytes: usize) {
+        self.tail_bytes.store(bytes, Ordering::Relaxed);
+        if self.stats.bytes.load(Ordering::Relaxed) > self.blocks_bytes_max() {
+            self.evict(&mut self.slots.lock(), 0);
+        }
+    }
+
+    fn blocks_bytes_max(&self) -> usize {
+        let left = self.bytes_max.saturating_sub(self.tail_bytes.load(Ordering::Relaxed));
+        left.max(self.bytes_max / BLOCKS_PART)
+    }
+
+    /// Block `number` of `file` if it is in memory, and holds the first `length` of its bytes.
+    pub fn get(&self, file: &DataFile, number: u64, length: usize) -> Option<Arc<DataFileBlock>> {
+        let slots = self.slots.lock();
+        match slots.by_key.get(&(file.id, number))? {
+            Slot::Held(block, used) if block.bytes().len() >= length => {
+                used.store(true, Ordering::Relaxed);
+                self.stats.hits.fetch_add(1, Ordering::Relaxed);
+                Some(Arc::clone(block))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether there is room for blocks at all, and for some ahead of their reader.
+    pub fn keeps_blocks(&self) -> bool {
+        self.blocks_bytes_max() >= AHEAD_BYTES_MIN
+    }
+
+    /// Whether block `number` of `file` is in memory, or on its way there.
+    pub fn has(&self, file: &DataFile, number: u64) -> bool {
+        self.slots.lock().by_key.contains_key(&(file.id, number))
+    }
+
+    /// Whether to load block `number` of `file` before anybody asks for it: it is not here, there is
+    /// something in it, and there is room for it.
+    pub fn wants(&self, file: &DataFile, number: u64) -> bool {
+        self.keeps_blocks() && file.has_block(number) && !self.has(file, number)
+    }
+
+    /// Block `number` of `file`, with the first `length` of its bytes at least: from memory, or from the
+    /// disk. Blocks.
+    ///
+    /// # Errors
+    /// The disk fails, or the file ends before.
+    pub fn load(
+        &self,
+        file: &DataFile,
+        number: u64,
+        length: usize,
+    ) -> io::Result<Arc<DataFileBlock>> {
+        loop {
+            if let Some(block) = self.get(file, number, length) {
+                return Ok(block);
+            }
+            match self.begin(file, number, length) {
+                Begun::Here => {}
+                Begun::Elsewhere(pending) => pending.wait(),
+                Begun::Mine(loading) => {
+                    let block = loading.finish(file.read_block(number, self.buffer())?);
+                    return whole(block, length);
+                }
+            }
+        }
+    }
+
+    /// [`DataCache::load`], if that needs no waiting for a disk or for another thread.
+    ///
+    /// # Errors
+    /// As for [`DataCache::load`].
+    pub fn try_load(
+        &self,
+        file: &DataFile,
+        number: u64,
+        length: usize,
+    ) -> io::Result<Option<Arc<DataFileBlock>>> {
+        if let Some(block) = self.get(file, number, length) {
+            return Ok(Some(block));
+        }
+        if !file.is_block_cached(number) {
+            return Ok(None);
+        }
+        let Begun::Mine(loading) = self.begin(file, number, length) else { return Ok(None) };
+        match file.read_cached_block(number, self.buffer())? {
+            Some(buffer) => whole(loading.finish(buffer), length).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Evicts block `number` of `file`: what was read is not what was written, and the disk may know
+    /// better.
+    pub fn forget(&self, file: &DataFile, number: u64) {
+        let (key, mut slots) = ((file.id, number), self.slots.lock());
+        if matches!(slots.by_key.get(&key), Some(Slot::Held(..))) {
+            self.remove(&mut slots, key);
+            slots.clock.retain(|held| *held != key);
+        }
+    }
+
+    fn buffer(&self) -> LoadBuffer {
+        self.pool.lock().pop().unwrap_or_default()
+    }
+
+    fn begin(&self, file: &DataFile, number: u64, length: usize) -> Begun<'_> {
+        let (key, mut slots) = ((file.id, number), self.slots.lock());
+        match slots.by_key.get(&key) {
+            Some(Slot::Loading(pending)) => return Begun::Elsewhere(Arc::clone(pending)),
+            Some(Slot::Held(block, _)) if block.bytes().len() >= length => return Begun::Here,
+            // The file has grown since.
+            Some(Slot::Held(..)) => {
+                self.remove(&mut slots, key);
+                slots.clock.retain(|held| *held != key);
+            }
+            None => {}
+        }
+        self.evict(&mut slots, CHARGE_BYTES);
+        let pending = Arc::new(PendingBlock::default());
+        slots.by_key.insert(key, Slot::Loading(Arc::clone(&pending)));
+        slots.charged += CHARGE_BYTES;
+        self.stats.bytes.store(slots.charged, Ordering::Relaxed);
+        Begun::Mine(BlockLoad { cache: self, key, pending })
+    }
+
+    fn remove(&self, slots: &mut Slots, key: BlockKey) {
+        if slots.by_key.remove(&key).is_some() {
+            slots.charged -= CHARGE_BYTES;
+            self.stats.bytes.store(slots.charged, Ordering::Relaxed);
+        }
+    }
+
+    /// Evicts blocks until there is room for `more` bytes, or none is held.
+    fn evict(&self, slots: &mut Slots, more: usize) {
+        let limit = self.blocks_bytes_max();
+        while slots.charged + more > limit {
+            let Some(key) = slots.clock.pop_front() else { break };
+            match slots.by_key.get(&key) {
+                Some(Slot::Held(_, used)) if used.swap(false, Ordering::Relaxed) => {
+                    slots.clock.push_back(key);
+                }
+                _ => self.remove(slots, key),
+            }
+        }
+    }
+}
+
+/// Who loads a block.
+enum Begun<'a> {
+    /// It is here.
+    Here,
+    /// Another thread.
+    Elsewhere(Arc<PendingBlock>),
+    Mine(BlockLoad<'a>),
+}
+
+/// A load under way. Whatever becomes of it, those who wait for it go on.
+struct BlockLoad<'a> {
+    cache: &'a DataCache,
+    key: BlockKey,
+    pending: Arc<PendingBlock>,
+}
+
+impl BlockLoad<'_> {
+    /// The block that was read. It stays in the cache if there is room for it.
+    fn finish(self, buffer: LoadBuffer) -> Arc<DataFileBlock> {
+        let cache = self.cache;
+        cache.stats.loads.fetch_add(1, Ordering::Relaxed);
+        let pool = Arc::downgrade(&cache.pool);
+        let block = Arc::new(DataFileBlock { buffer, checksums: Mutex::default(), pool });
+        let mut slots = cache.slots.lock();
+        if slots.charged <= cache.blocks_bytes_max() && !block.bytes().is_empty() {
+            let held = Slot::Held(Arc::clone(&block), AtomicBool::new(false));
+            slots.by_key.insert(self.key, held);
+            slots.clock.push_back(self.key);
+        }
+        block
+    }
+}
+
+impl Drop for BlockLoad<'_> {
+    fn drop(&mut self) {
+        let mut slots = self.cache.slots.lock();
+        if matches!(slots.by_key.get(&self.key), Some(Slot::Loading(_))) {
+            self.cache.remove(&mut slots, self.key);
+        }
+        drop(slots);
+        *self.pending.is_done.lock() = true;
+        self.pending.done.notify_all();
+    }
+}
+
+impl PendingBlock {
+    fn wait(&self) {
+        let mut is_done = self.is_done.lock();
+        while !*is_done {
+            self.done.wait(&mut is_done);
+        }
+    }
+}
+
+fn whole(block: Arc<DataFileBlock>, length: usize) -> io::Result<Arc<DataFileBlock>> {
+    if block.bytes().len() < length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(block) }
+}
+
+#[cfg(test)]
+mod tests;
