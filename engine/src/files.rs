@@ -28,6 +28,7 @@ mod open;
 mod path;
 mod rename;
 mod view;
+mod window;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

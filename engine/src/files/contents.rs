@@ -34,6 +34,8 @@ pub struct FileCounts {
     pub nodes_read: AtomicU64,
     /// Writes and truncations indexed.
     pub entries_indexed: AtomicU64,
+    /// Reads of the disk for writes.
+    pub data_reads: AtomicU64,
     /// Bytes of writes read from the disk: more than were asked for, as what is checked is read whole.
     pub data_bytes_read: AtomicU64,
     /// Indexes made anew because a checkpoint was damaged.
@@ -237,6 +239,11 @@ impl Contents {
         piece.ok_or_else(|| missing(at))
     }
 
+    /// The entries from `from` up to `until`, as far as they are there.
+    pub(super) fn pieces(&self, from: Offset, until: Offset) -> Result<Vec<Piece>, FileError> {
+        Ok(self.log.read(from, until, usize::MAX)?)
+    }
+
     fn advance(&self, index: &mut Index, until: Offset) -> Result<(), Stuck> {
         while index.next < until {
             let to = Offset(index.next.0.saturating_add(REPLAYED_AT_ONCE)).min(until);
@@ -308,6 +315,7 @@ impl Contents {
     }
 
     pub(super) fn count_read(&self, bytes: usize) {
+        count(&self.counts.data_reads);
         self.counts.data_bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 

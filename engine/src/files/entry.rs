@@ -16,6 +16,8 @@ use super::event::{KIND_FILE_PUNCH, KIND_FILE_TRUNCATE, KIND_FILE_WRITE};
 pub const WRITE_BYTES_MAX: usize = 16 << 20;
 
 const FIXED_BYTES: usize = 16;
+/// An entry that is no longer is read at once.
+pub(crate) const SHORT_BYTES_MAX: usize = FIXED_BYTES + CHUNK_UNIT;
 /// What fits into a payload's head behind the fixed part.
 const CHUNKS_MAX: usize = 12;
 /// What follows the head of a hole.
@@ -202,8 +204,7 @@ impl DataBlock {
 pub(crate) fn read_data(piece: &Piece, within: Range<usize>) -> Result<DataBlock, FileError> {
     let entry = &piece.entry;
     let is_read = matches!(piece.data, PieceData::File { .. });
-    // Short ones are read at once, and are covered by the payload's own checksum.
-    let all = match is_read && entry.length as usize <= FIXED_BYTES + CHUNK_UNIT {
+    let all = match is_read && entry.length as usize <= SHORT_BYTES_MAX {
         true => Some(piece.read()?),
         false => None,
     };

@@ -5,13 +5,14 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use hlc::Hlc;
-use storage::Offset;
 use storage::fig::{Extent, Fig, FigError, Source};
+use storage::{Offset, Piece};
 
 use super::contents::{Contents, Index};
 use super::entry::{DataBlock, read_data};
 use super::error::FileError;
 use super::event::Inode;
+use super::window::EntryWindow;
 
 /// The longest read, in bytes; a longer one is cut short.
 pub const READ_BYTES_MAX: usize = 16 << 20;
@@ -124,12 +125,14 @@ impl FileView {
         };
         let mut wanted: Vec<_> = extents.iter().enumerate().filter_map(written).collect();
         wanted.sort_unstable();
+        let offsets: Vec<Offset> = wanted.iter().map(|(offset, ..)| *offset).collect();
+        let mut window = EntryWindow::new(&self.contents);
         let mut held: Option<(Offset, DataBlock)> = None;
-        for (offset, from, to, nth) in wanted {
+        for (index, (offset, from, to, nth)) in wanted.into_iter().enumerate() {
             let at_hand = held.take().filter(|(entry, _)| *entry == offset);
             let block = match at_hand.filter(|(_, block)| block.holds(from..to)) {
                 Some((_, block)) => block,
-                None => self.block(offset, from..to)?,
+                None => self.block(&window.first(&offsets[index..])?, from..to)?,
             };
             each(nth, &block, from..to);
             held = Some((offset, block));
@@ -137,9 +140,11 @@ impl FileView {
         Ok(())
     }
 
-    fn block(&self, offset: Offset, within: Range<usize>) -> Result<DataBlock, FileError> {
-        let block = read_data(&self.contents.piece(offset)?, within)?;
-        self.contents.count_read(block.bytes_read());
+    fn block(&self, piece: &Piece, within: Range<usize>) -> Result<DataBlock, FileError> {
+        let block = read_data(piece, within)?;
+        if block.bytes_read() > 0 {
+            self.contents.count_read(block.bytes_read());
+        }
         Ok(block)
     }
 

@@ -89,6 +89,34 @@ async fn f34_g8_a_moment_costs_as_much_whether_it_is_old_or_new() {
     }
 }
 
+/// A file of very many pieces: what lies together is read together, however old it is.
+#[tokio::test]
+async fn f34_a_file_of_many_small_writes_is_read_in_few_reads_at_any_moment() {
+    const WRITES: u64 = 4000;
+    let rig = on_new(nothing_in_memory());
+    let file = rig.engine.files().create("/f", 0).await.unwrap();
+    let (mut random, mut moments) = (Random(21), Vec::new());
+    let mut model = vec![0; 64 << 10];
+    for nth in 0..WRITES {
+        // First everywhere, and then anywhere.
+        let at = if nth < 1600 { nth * 40 } else { random.below((64 << 10) - 40) };
+        write(&file, at, &[nth as u8; 40]).await;
+        model[at as usize..at as usize + 40].fill(nth as u8);
+        if nth % 400 == 399 && nth > 1600 {
+            moments.push((moment(&rig), model.clone()));
+        }
+    }
+    let counts = rig.engine.files().counts();
+    for (cut, model) in moments {
+        let before = get(&counts.data_reads);
+        let read = file.read_at(cut, 0, 64 << 10).unwrap();
+        assert!(read == model[..read.len()]);
+        // 120 bytes and more of the journal for each.
+        let reads = get(&counts.data_reads) - before;
+        assert!(reads <= WRITES * 200 / (32 << 10), "{reads} reads");
+    }
+}
+
 /// Nothing is made for a file but its name: there is no log to be had in advance.
 #[tokio::test]
 async fn g12_a_file_is_made_by_one_short_entry_and_its_log_by_the_first_write() {

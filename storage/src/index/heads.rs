@@ -56,7 +56,7 @@ impl Head {
 
     fn decode(bytes: &[u8]) -> Head {
         let u64_at = |at: usize| {
-            u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|nth: usize| bytes[at + nth]))
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes are eight bytes"))
         };
         let (log, end) = (LogId(u64_at(0)), Offset(u64_at(24)));
         Head { log, part: u64_at(8), number: u64_at(16), end }

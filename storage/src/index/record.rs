@@ -20,11 +20,11 @@ impl Put<'_> {
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([0, 1, 2, 3].map(|nth| bytes[at + nth]))
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes are four bytes"))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|nth| bytes[at + nth]))
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes are eight bytes"))
 }
 
 fn u128_at(bytes: &[u8], at: usize) -> u128 {

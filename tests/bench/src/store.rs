@@ -96,6 +96,8 @@ enum Choice {
     Seek,
     /// A file with overwrites, read whole at 500 moments (figure 11)
     F34,
+    /// The same with small writes, which leave the file in very many pieces
+    Fragments,
     /// What a file's history costs by size of a write (figure 12)
     F35,
     /// All of them
@@ -108,7 +110,7 @@ struct Experiment {
     run: fn(&Bench) -> Result<Findings>,
 }
 
-const EXPERIMENTS: [Experiment; 12] = [
+const EXPERIMENTS: [Experiment; 13] = [
     Experiment { choice: Choice::F28, name: "f28", run: append_rate::run },
     Experiment { choice: Choice::Sustained, name: "sustained", run: append_rate::run_sustained },
     Experiment { choice: Choice::F29, name: "f29", run: cut_read::run },
@@ -120,6 +122,7 @@ const EXPERIMENTS: [Experiment; 12] = [
     Experiment { choice: Choice::Logs, name: "logs", run: many_logs::run },
     Experiment { choice: Choice::Seek, name: "seek", run: seek::run },
     Experiment { choice: Choice::F34, name: "f34", run: file_moments::run },
+    Experiment { choice: Choice::Fragments, name: "fragments", run: file_moments::run_fragments },
     Experiment { choice: Choice::F35, name: "f35", run: file_overhead::run },
 ];
 

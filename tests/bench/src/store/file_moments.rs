@@ -4,6 +4,9 @@
 //!
 //! The history is sixteen times longer than what is kept in memory of it, so this reads from the disk;
 //! the second pass finds in the page cache what fits there.
+//!
+//! `fragments` is the same with writes of 100 bytes at any byte of a file of 4 MiB, which is read in tens of
+//! thousands of pieces then.
 
 use std::time::Instant;
 
@@ -17,41 +20,76 @@ use super::finding::{Finding, Findings, Goal};
 use super::plain::{BLOCK_BYTES, Random, forget_cached};
 use super::spread::Spread;
 
-const FILE_BYTES: u64 = 64 << 20;
-const WRITE_BYTES: u64 = 32 << 10;
-const WRITES: u64 = 500_000;
-const MOMENTS: u64 = 500;
 /// Moments whose reads make one point.
 const A_POINT: usize = 10;
-const TAIL_BYTES: usize = 64 << 20;
+
+/// A file, and how it is written.
+struct FileShape {
+    file_bytes: u64,
+    write_bytes: u64,
+    /// Writes begin at multiples of this.
+    step_bytes: u64,
+    writes: u64,
+    moments: u64,
+    tail_bytes: usize,
+}
+
+const BLOCKS: FileShape = FileShape {
+    file_bytes: 64 << 20,
+    write_bytes: 32 << 10,
+    step_bytes: BLOCK_BYTES,
+    writes: 500_000,
+    moments: 500,
+    tail_bytes: 64 << 20,
+};
+
+const FRAGMENTS: FileShape = FileShape {
+    file_bytes: 4 << 20,
+    write_bytes: 100,
+    step_bytes: 1,
+    writes: 200_000,
+    moments: 100,
+    tail_bytes: 4 << 20,
+};
 
 pub(super) fn run(bench: &Bench) -> Result<Findings> {
+    run_shape(bench, &BLOCKS)
+}
+
+pub(super) fn run_fragments(bench: &Bench) -> Result<Findings> {
+    run_shape(bench, &FRAGMENTS)
+}
+
+fn run_shape(bench: &Bench, shape: &FileShape) -> Result<Findings> {
+    let FileShape { write_bytes, step_bytes, .. } = *shape;
     let mut found = Findings::default();
     let scratch = bench.scratch("moments")?;
     // Fewer for a shorter run: in proportion to the history of the other experiments.
-    let writes = (WRITES * bench.entries / 10_000_000).clamp(2 * A_POINT as u64, WRITES);
-    let a_moment = writes.div_ceil(MOMENTS);
-    let file_bytes = if writes == WRITES { FILE_BYTES } else { FILE_BYTES.min(bench.bytes) };
-    let rig = FileRig::open(scratch.path(), TAIL_BYTES)?;
+    let writes =
+        (shape.writes * bench.entries / 10_000_000).clamp(2 * A_POINT as u64, shape.writes);
+    let a_moment = writes.div_ceil(shape.moments);
+    let is_whole = writes == shape.writes;
+    let file_bytes = if is_whole { shape.file_bytes } else { shape.file_bytes.min(bench.bytes) };
+    let rig = FileRig::open(scratch.path(), shape.tail_bytes)?;
     // Every moment finds the file whole.
-    let whole = 0..file_bytes / WRITE_BYTES;
-    rig.write(whole.map(|nth| (nth * WRITE_BYTES, bench.source.piece(nth, WRITE_BYTES))))?;
+    let whole = 0..file_bytes / write_bytes;
+    rig.write(whole.map(|nth| (nth * write_bytes, bench.source.piece(nth, write_bytes))))?;
     let mut random = Random(1);
     let mut cuts = Vec::new();
     let began = Instant::now();
     for _ in 0..writes / a_moment {
         let mut write = |nth| -> (u64, Bytes) {
-            let blocks = (file_bytes - WRITE_BYTES) / BLOCK_BYTES + 1;
-            (random.below(blocks) * BLOCK_BYTES, bench.source.piece(nth, WRITE_BYTES))
+            let places = (file_bytes - write_bytes) / step_bytes + 1;
+            (random.below(places) * step_bytes, bench.source.piece(nth, write_bytes))
         };
         let writes: Vec<(u64, Bytes)> = (0..a_moment).map(&mut write).collect();
         cuts.push((Cut::through(rig.write(writes.into_iter())?), cuts.len() as u64 * a_moment));
     }
-    let rate = writes as f64 * WRITE_BYTES as f64 / 1e6 / began.elapsed().as_secs_f64();
+    let rate = writes as f64 * write_bytes as f64 / 1e6 / began.elapsed().as_secs_f64();
     let (last, _) = cuts[cuts.len() - 1];
     rig.settle(last)?;
     found.notes.push(format!(
-        "{writes} writes of 32 KiB, {a_moment} between moments, at {rate:.0} MB/s; the index holds {} KiB of memory",
+        "{writes} writes of {write_bytes} bytes, {a_moment} between moments, at {rate:.0} MB/s; the index holds {} KiB of memory",
         rig.index_bytes() >> 10
     ));
     forget_cached(scratch.path())?;
