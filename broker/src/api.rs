@@ -13,6 +13,7 @@ use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use compat_kafka::Refusal;
 use serde_json::{Map, Value, json};
 
 use crate::status::Status;
@@ -72,7 +73,7 @@ async fn answer(status: &Status, document: Value) -> Response {
         let message = "the data directory is being opened";
         return refused(StatusCode::SERVICE_UNAVAILABLE, "starting", message);
     };
-    respond(&compat_kafka::ask(&parts.kafka, document).await)
+    respond(compat_kafka::ask_text(&parts.kafka, document).await)
 }
 
 fn refused(status: StatusCode, code: &str, message: &str) -> Response {
@@ -83,13 +84,18 @@ fn refused(status: StatusCode, code: &str, message: &str) -> Response {
 const JSON: [(header::HeaderName, &str); 2] =
     [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
 
-fn respond(answer: &Value) -> Response {
-    let error = &answer["error"];
-    let Some(code) = error["code"].as_str() else {
-        return (JSON, format!("{answer}\n")).into_response();
-    };
-    let mut response = (status_of(code), JSON, format!("{answer}\n")).into_response();
-    if let Some(retry_ms) = error["retry_ms"].as_u64() {
+fn respond(answer: Result<String, Refusal>) -> Response {
+    match answer {
+        Ok(text) => (JSON, text + "\n").into_response(),
+        Err(refusal) => {
+            refusal_response(refusal.code(), refusal.retry_ms(), refusal.document() + "\n")
+        }
+    }
+}
+
+fn refusal_response(code: &str, retry_ms: Option<u64>, text: String) -> Response {
+    let mut response = (status_of(code), JSON, text).into_response();
+    if let Some(retry_ms) = retry_ms {
         // In whole seconds, and rather late than early.
         response.headers_mut().insert(header::RETRY_AFTER, retry_ms.div_ceil(1000).max(1).into());
     }
@@ -186,11 +192,12 @@ mod tests {
             ("internal", 500),
             ("fenced", 503),
         ] {
-            let answer = json!({"error": {"code": code, "retry_ms": 1001}});
-            let response = respond(&answer);
+            let response = refusal_response(code, Some(1001), String::new());
             assert_eq!(response.status().as_u16(), status, "{code}");
             assert_eq!(response.headers()[header::RETRY_AFTER], "2");
         }
-        assert_eq!(respond(&json!({"pins": []})).status(), StatusCode::OK);
+        assert_eq!(respond(Ok("{}".to_owned())).status(), StatusCode::OK);
+        let refusal = Refusal::new("unknown_topic", "it is not there");
+        assert_eq!(respond(Err(refusal)).status(), StatusCode::NOT_FOUND);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::answer::Answer;
 use crate::core::Kafka;
@@ -59,28 +59,22 @@ pub(crate) async fn serve(kafka: &Arc<Kafka>, context: &Context, body: Bytes) ->
         });
     }
     let answer = match serde_json::from_slice(&body) {
-        Ok(document) => ask(kafka, document).await,
-        Err(error) => error_document(&Refusal::new("bad_request", format!("not JSON: {error}"))),
+        Ok(document) => ask_text(kafka, document).await,
+        Err(error) => Err(Refusal::new("bad_request", format!("not JSON: {error}"))),
     };
     let mut out = Answer::new();
     out.write(|bytes| {
         bytes.put_i32(context.correlation_id);
-        bytes.put_slice(answer.to_string().as_bytes());
+        bytes.put_slice(answer.unwrap_or_else(|refusal| refusal.document()).as_bytes());
     });
     Ok(Some(out))
 }
 
-/// Answers one document, as `docs/KAFKA.md` describes them. A refusal is an answer too: a document with
-/// one field, `error`.
-pub async fn ask(kafka: &Arc<Kafka>, document: Value) -> Value {
-    dispatch(kafka, document).await.unwrap_or_else(|refusal| error_document(&refusal))
-}
-
-fn error_document(refusal: &Refusal) -> Value {
-    json!({ "error": refusal })
-}
-
-async fn dispatch(kafka: &Arc<Kafka>, mut document: Value) -> Result<Value, Refusal> {
+/// Answers one document, as `docs/KAFKA.md` describes them, with the text of another.
+///
+/// # Errors
+/// Why there is none; [`Refusal::document`] is what to answer then.
+pub async fn ask_text(kafka: &Arc<Kafka>, mut document: Value) -> Result<String, Refusal> {
     let op = match document.as_object_mut().and_then(|fields| fields.remove("op")) {
         Some(Value::String(op)) => op,
         _ => {
@@ -88,8 +82,15 @@ async fn dispatch(kafka: &Arc<Kafka>, mut document: Value) -> Result<Value, Refu
             return Err(Refusal::new("bad_request", what));
         }
     };
-    match op.as_str() {
-        "cut" => cuts::cut(kafka, read(document)?).await,
+    // A cut may have very many partitions: its text is written without a tree of values before it.
+    if op == "cut" {
+        return cuts::cut(kafka, read(document)?).await;
+    }
+    dispatch(kafka, &op, document).await.map(|answer| answer.to_string())
+}
+
+async fn dispatch(kafka: &Arc<Kafka>, op: &str, document: Value) -> Result<Value, Refusal> {
+    match op {
         "diff" => diffs::diff(kafka, read(document)?).await,
         "topics" => topics::topics(kafka, read(document)?).await,
         "offsets" => groups::offsets(kafka, read(document)?).await,
@@ -104,7 +105,7 @@ async fn dispatch(kafka: &Arc<Kafka>, mut document: Value) -> Result<Value, Refu
         "plugin-remove" => plugins::remove(kafka, read(document)?).await,
         "plugin-test" => plugins::test(kafka, read(document)?),
         "user-times" => plugins::user_times(kafka, read(document)?).await,
-        _ => more(kafka, &op, document).await,
+        _ => more(kafka, op, document).await,
     }
 }
 
@@ -120,8 +121,17 @@ async fn more(kafka: &Arc<Kafka>, op: &str, document: Value) -> Result<Value, Re
     }
 }
 
+/// [`ask_text`], with a refusal as the document that it is on the wire.
+#[cfg(test)]
+async fn ask(kafka: &Arc<Kafka>, document: Value) -> Value {
+    let answer = ask_text(kafka, document).await.unwrap_or_else(|refusal| refusal.document());
+    serde_json::from_str(&answer).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::rig::{code, kafka};
     use super::*;
 

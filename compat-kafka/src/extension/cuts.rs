@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use engine::CutAnswer;
+use engine::{CutAnswer, CutPartition};
 use hlc::Moment;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::Refusal;
 use super::moment::{Patience, parse_moment, stamp, when};
@@ -23,45 +22,66 @@ pub(super) struct CutRequest {
     patience_ms: Option<u64>,
 }
 
-pub(super) async fn cut(kafka: &Arc<Kafka>, request: CutRequest) -> Result<Value, Refusal> {
+/// The answer's document; its fields in the order of their names, as everywhere.
+#[derive(Serialize)]
+struct CutDocument<'a> {
+    at: String,
+    /// Whether it holds, with an event, all that happened before it.
+    closed: bool,
+    durable: bool,
+    frontier: String,
+    hash: String,
+    /// Of each partition all up to an offset, and nothing behind it.
+    kind: &'static str,
+    #[serde(serialize_with = "write_partitions")]
+    partitions: &'a [CutPartition],
+    skew_ms: u64,
+}
+
+#[derive(Serialize)]
+struct PartitionDocument<'a> {
+    end: u64,
+    partition: u32,
+    start: u64,
+    topic: &'a str,
+}
+
+pub(super) async fn cut(kafka: &Arc<Kafka>, request: CutRequest) -> Result<String, Refusal> {
     let CutRequest { at, topics, when: patience, patience_ms } = request;
     let when = when(kafka, patience, patience_ms);
     let answer = kafka.engine.cut_at(parse_moment(&at)?, topics.as_deref(), when).await?;
     Ok(cut_answer(&answer))
 }
 
-fn cut_answer(answer: &CutAnswer) -> Value {
-    let partitions: Vec<Value> = answer
-        .partitions
-        .iter()
-        .map(|held| {
-            json!({
-                "topic": &*held.topic,
-                "partition": held.partition,
-                "start": held.start.0,
-                "end": held.end.0,
-            })
-        })
-        .collect();
-    json!({
-        "at": answer.moment.to_string(),
-        // Of each partition all up to an offset, and nothing behind it.
-        "kind": "prefix",
-        // Whether it holds, with an event, all that happened before it.
-        "closed": matches!(answer.moment, Moment::Sys(_)),
-        "frontier": stamp(answer.frontier),
-        "skew_ms": answer.skew_ms,
-        "durable": answer.durable,
-        "hash": format!("{:032x}", answer.hash),
-        "partitions": partitions,
-    })
+fn cut_answer(answer: &CutAnswer) -> String {
+    let document = CutDocument {
+        at: answer.moment.to_string(),
+        closed: matches!(answer.moment, Moment::Sys(_)),
+        durable: answer.durable,
+        frontier: stamp(answer.frontier),
+        hash: format!("{:032x}", answer.hash),
+        kind: "prefix",
+        partitions: &answer.partitions,
+        skew_ms: answer.skew_ms,
+    };
+    serde_json::to_string(&document).expect("texts and numbers are JSON")
+}
+
+fn write_partitions<S: Serializer>(held: &[CutPartition], out: S) -> Result<S::Ok, S::Error> {
+    out.collect_seq(held.iter().map(|held| PartitionDocument {
+        end: held.end.0,
+        partition: held.partition,
+        start: held.start.0,
+        topic: &held.topic,
+    }))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::ask;
     use super::super::rig::{append_three, code, kafka, moment};
-    use super::*;
 
     #[tokio::test]
     async fn a_cut_says_of_which_kind_it_is_and_what_it_is_true_of() {

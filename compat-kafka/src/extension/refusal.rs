@@ -3,6 +3,7 @@
 use engine::{EngineError, GroupSetError, PinError, SeekError};
 use hlc::Hlc;
 use serde::Serialize;
+use serde_json::json;
 
 use super::moment::stamp;
 use crate::groups::GroupError;
@@ -27,6 +28,16 @@ impl Refusal {
     /// Its kind.
     pub fn code(&self) -> &'static str {
         self.code
+    }
+
+    /// When to ask again, in milliseconds, if that would help.
+    pub fn retry_ms(&self) -> Option<u64> {
+        self.retry_ms
+    }
+
+    /// The document that says so: one field, `error`.
+    pub fn document(&self) -> String {
+        json!({ "error": self }).to_string()
     }
 
     fn at_frontier(self, frontier: Hlc) -> Refusal {
