@@ -32,7 +32,7 @@ impl FrameMemory {
         let mut kept = self.0.lock();
         // Mostly all are of one size; the newest is the warmest.
         // Not one that is far too long: a payload in it would keep all of it.
-        let fit = length..=2 * length.max(LARGE_BYTES_MIN);
+        let fit = length..=length.max(LARGE_BYTES_MIN) / 2 * 3;
         let fits = kept.buffers.iter().rposition(|buffer| fit.contains(&buffer.len()));
         let bytes = match fits {
             Some(index) => {
@@ -110,7 +110,9 @@ mod tests {
         let memory = FrameMemory::default();
         drop(memory.take(2 << 20));
         assert_eq!(memory.take(LARGE_BYTES_MIN).bytes.len(), LARGE_BYTES_MIN);
-        assert_eq!(memory.take((1 << 20) + 1).bytes.len(), 2 << 20, "half of it is not too long");
+        assert_ne!(memory.take((1 << 20) + 1).bytes.len(), 2 << 20, "twice as long is too long");
+        drop(memory.take(2 << 20));
+        assert_eq!(memory.take(1500 << 10).bytes.len(), 2 << 20, "half as long again is not");
     }
 
     #[test]

@@ -19,10 +19,10 @@ use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 use kafka_records::{BatchHeader, HEADER_BYTES, check, keyless, time_range};
 
-use crate::conn::READ_BYTES;
 use crate::core::Kafka;
 use crate::error_code::{batch_error, engine_error};
 use crate::format::producer_note;
+use crate::frame_memory::LARGE_BYTES_MIN;
 use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, decode, encode};
 
@@ -314,10 +314,14 @@ fn take(
     Ok(Taken { partition: data.index as u32, batch, strict })
 }
 
-/// A copy of `part` if it is but a small part of the memory that it lies in: as the newest part of
-/// its log it outlives the request, and would keep all of that memory, uncounted.
+/// A copy of `part` if it is less than half of the memory that it lies in: as the newest part of
+/// its log it outlives the request, and would keep all of that memory, uncounted. Small frames lie together
+/// in blocks that may be several times longer.
 fn own_if_small(part: Bytes, frame_bytes: usize) -> Bytes {
-    if part.len() < frame_bytes.max(READ_BYTES) / 4 { Bytes::copy_from_slice(&part) } else { part }
+    if frame_bytes < LARGE_BYTES_MIN || part.len() < frame_bytes / 2 {
+        return Bytes::copy_from_slice(&part);
+    }
+    part
 }
 
 /// The smallest and the largest time of the records. Each record is looked at, so they are as many

@@ -164,12 +164,13 @@ async fn a_client_cannot_set_a_delete_horizon() {
 fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
     for (frame_bytes, part_bytes, copied) in [
         (1 << 20, 1 << 10, true),
-        (1 << 20, (256 << 10) - 1, true),
-        (1 << 20, 256 << 10, false),
+        (1 << 20, (512 << 10) - 1, true),
+        (1 << 20, 512 << 10, false),
         (1 << 20, 1 << 20, false),
         // Small frames lie together in a block.
         (200, 100, true),
-        (READ_BYTES / 2, READ_BYTES / 4, false),
+        (LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN - 1, true),
+        (LARGE_BYTES_MIN, LARGE_BYTES_MIN, false),
     ] {
         let frame = Bytes::from(vec![7; frame_bytes]);
         let part = frame.slice(frame_bytes - part_bytes..);
