@@ -44,16 +44,17 @@ async fn nowhere() -> Response {
 }
 
 async fn healthz(State(status): Shared) -> Response {
-    verdict(status.health())
+    verdict(status.health().map(|()| None))
 }
 
 async fn readyz(State(status): Shared) -> Response {
     verdict(status.readiness())
 }
 
-fn verdict(verdict: Result<(), Why>) -> Response {
+fn verdict(verdict: Result<Option<String>, Why>) -> Response {
     match verdict {
-        Ok(()) => "ok\n".into_response(),
+        Ok(None) => "ok\n".into_response(),
+        Ok(Some(warning)) => format!("ok\n{warning}\n").into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
@@ -74,12 +75,10 @@ async fn confirm_clock(State(status): Shared, headers: HeaderMap) -> Response {
     let Some(parts) = status.parts() else {
         return verdict(Err("starting: there is no clock yet".to_owned()));
     };
-    let timekeeper = parts.engine.timekeeper();
-    timekeeper.confirm();
-    match timekeeper.fence() {
+    match parts.engine.timekeeper().confirm() {
         Some(fence) => (StatusCode::CONFLICT, format!("still fenced: {fence}\n")).into_response(),
         None => {
-            tracing::info!("an operator confirmed the clock");
+            tracing::info!("an operator confirmed the clock over HTTP");
             "confirmed\n".into_response()
         }
     }

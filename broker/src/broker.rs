@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use crate::admin;
 use crate::config::Config;
-use crate::control::Control;
+use crate::control::{Control, ControlParts};
 use crate::listen::take;
 use crate::status::{Parts, Status};
 use crate::tree::TreeOps;
@@ -118,7 +118,8 @@ impl Broker {
         };
         let mounts = open_mounts(&engine, tree, &data);
         mount_all(&mounts, mounted).await?;
-        let control = open_control(&data, &mounts);
+        let timekeeper = Arc::clone(engine.timekeeper());
+        let control = open_control(&data, ControlParts { mounts: mounts.clone(), timekeeper });
         let housekeeping = tokio::spawn(Arc::clone(&engine).keep_house());
         status.serving(Parts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
         Ok(Running {
@@ -195,11 +196,11 @@ async fn mount_all(mounts: &Mounts, directories: Vec<PathBuf>) -> anyhow::Result
 }
 
 /// A server without it is no worse for its clients.
-fn open_control(data_dir: &Path, mounts: &Mounts) -> Option<Control> {
-    match Control::open(data_dir, mounts.clone()) {
+fn open_control(data_dir: &Path, parts: ControlParts) -> Option<Control> {
+    match Control::open(data_dir, parts) {
         Ok(control) => Some(control),
         Err(error) => {
-            tracing::warn!(%error, "no control socket: freezeframe mount cannot ask this server");
+            tracing::warn!(%error, "no control socket: freezeframe mount and clock cannot ask this server");
             None
         }
     }

@@ -8,12 +8,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fileview::fuse::Mounts;
 pub use fileview::fuse::data_dir_of;
 use serde::{Deserialize, Serialize};
+use storage::timekeeper::Timekeeper;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
@@ -47,23 +49,84 @@ pub enum Request {
     },
     /// Where is something mounted?
     Mounts,
+    /// How is the clock?
+    ClockStatus,
+    /// The wall clock is right, says an operator.
+    ClockConfirm,
 }
 
-/// What is answered: the directories that the question was about, or why not.
+/// What is answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Done.
+    /// Done: the directories that the question was about.
     Done(Vec<PathBuf>),
+    /// How the clock is.
+    Clock(ClockStatus),
     /// Not done, and why.
     Refused(String),
 }
 
-/// Asks the server that runs on `data_dir`.
+/// How the clock is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockStatus {
+    /// What the wall clock shows, in milliseconds since 1970.
+    pub wall_ms: u64,
+    /// Why writes are refused, if they are.
+    pub fenced: Option<String>,
+    /// Why nothing is given up by age, if so.
+    pub unconfirmed: Option<String>,
+    /// How far stamps run ahead of the wall clock.
+    pub ahead_ms: u64,
+    /// Whether the kernel says that the wall clock is synchronised.
+    pub clock_synchronised: bool,
+    /// How far it may be wrong.
+    pub clock_error_ms: u64,
+    /// How far it may be wrong, by the settings.
+    pub skew_ms: u64,
+}
+
+impl ClockStatus {
+    fn of(timekeeper: &Timekeeper) -> ClockStatus {
+        let precision = timekeeper.precision();
+        ClockStatus {
+            wall_ms: timekeeper.wall_now().0,
+            fenced: timekeeper.fence().map(|fence| fence.to_string()),
+            unconfirmed: timekeeper.doubt().map(|doubt| doubt.to_string()),
+            ahead_ms: precision.ahead_ms,
+            clock_synchronised: precision.is_synchronised,
+            clock_error_ms: precision.error_ms,
+            skew_ms: precision.skew_max_ms,
+        }
+    }
+}
+
+/// Asks the server that runs on `data_dir` about directories.
 ///
 /// # Errors
 /// No server runs there, it does not answer, or it refuses.
 pub fn ask(data_dir: &Path, request: &Request) -> anyhow::Result<Vec<PathBuf>> {
+    match answer_of(data_dir, request)? {
+        Answer::Done(directories) => Ok(directories),
+        Answer::Clock(_) => bail!("the server answers another question"),
+        Answer::Refused(why) => bail!(why),
+    }
+}
+
+/// Asks the server that runs on `data_dir` about its clock.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_clock(data_dir: &Path, request: &Request) -> anyhow::Result<ClockStatus> {
+    match answer_of(data_dir, request)? {
+        Answer::Clock(status) => Ok(status),
+        Answer::Done(_) => bail!("the server answers another question"),
+        Answer::Refused(why) => bail!(why),
+    }
+}
+
+fn answer_of(data_dir: &Path, request: &Request) -> anyhow::Result<Answer> {
     let shown = data_dir.display();
     let directory = match std::fs::File::open(data_dir) {
         Ok(directory) => directory,
@@ -86,10 +149,7 @@ pub fn ask(data_dir: &Path, request: &Request) -> anyhow::Result<Vec<PathBuf>> {
     let mut answer = String::new();
     let mut reader = BufReader::new((&stream).take(LINE_BYTES_MAX));
     reader.read_line(&mut answer).context("wait for the server's answer")?;
-    match serde_json::from_str(&answer).context("read the server's answer")? {
-        Answer::Done(directories) => Ok(directories),
-        Answer::Refused(why) => bail!(why),
-    }
+    serde_json::from_str(&answer).context("read the server's answer")
 }
 
 fn no_server(error: &io::Error) -> bool {
@@ -99,6 +159,13 @@ fn no_server(error: &io::Error) -> bool {
 /// The path of a socket in an open directory: one of its own might be longer than a socket's may be.
 fn short_path(directory: &std::fs::File, name: &str) -> PathBuf {
     format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()).into()
+}
+
+/// What can be asked about.
+#[derive(Clone)]
+pub(crate) struct ControlParts {
+    pub(crate) mounts: Mounts,
+    pub(crate) timekeeper: Arc<Timekeeper>,
 }
 
 /// The socket of a running server.
@@ -111,7 +178,7 @@ pub(crate) struct Control {
 impl Control {
     /// Listens in `data_dir`, which this process holds. What a server that was killed has left there is
     /// replaced.
-    pub(crate) fn open(data_dir: &Path, mounts: Mounts) -> io::Result<Control> {
+    pub(crate) fn open(data_dir: &Path, parts: ControlParts) -> io::Result<Control> {
         let directory = std::fs::File::open(data_dir)?;
         let (before, path) = (data_dir.join(SOCKET_BEFORE), data_dir.join(SOCKET));
         match std::fs::remove_file(&before) {
@@ -121,7 +188,7 @@ impl Control {
         let listener = UnixListener::bind(short_path(&directory, SOCKET_BEFORE))?;
         std::fs::set_permissions(&before, std::fs::Permissions::from_mode(0o600))?;
         std::fs::rename(&before, &path)?;
-        let task = tokio::spawn(listen(listener, mounts));
+        let task = tokio::spawn(listen(listener, parts));
         Ok(Control { path, task })
     }
 
@@ -132,13 +199,13 @@ impl Control {
     }
 }
 
-async fn listen(listener: UnixListener, mounts: Mounts) {
+async fn listen(listener: UnixListener, parts: ControlParts) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let mounts = mounts.clone();
+                let parts = parts.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = serve(stream, mounts).await {
+                    if let Err(error) = serve(stream, parts).await {
                         tracing::debug!(%error, "somebody asked and did not hear the answer");
                     }
                 });
@@ -151,13 +218,13 @@ async fn listen(listener: UnixListener, mounts: Mounts) {
     }
 }
 
-async fn serve(mut stream: tokio::net::UnixStream, mounts: Mounts) -> io::Result<()> {
+async fn serve(mut stream: tokio::net::UnixStream, parts: ControlParts) -> io::Result<()> {
     let (reading, mut writing) = stream.split();
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reading.take(LINE_BYTES_MAX));
     tokio::time::timeout(ASK_MAX, reader.read_line(&mut line)).await??;
     let answer = match serde_json::from_str::<Request>(&line) {
-        Ok(request) => tokio::task::spawn_blocking(move || answer(request, &mounts)).await?,
+        Ok(request) => tokio::task::spawn_blocking(move || answer(request, &parts)).await?,
         Err(error) => Answer::Refused(format!("not a question that this version knows: {error}")),
     };
     let mut line = serde_json::to_vec(&answer)?;
@@ -165,8 +232,16 @@ async fn serve(mut stream: tokio::net::UnixStream, mounts: Mounts) -> io::Result
     writing.write_all(&line).await
 }
 
-fn answer(request: Request, mounts: &Mounts) -> Answer {
+fn answer(request: Request, parts: &ControlParts) -> Answer {
+    let ControlParts { mounts, timekeeper } = parts;
     let done = match request {
+        Request::ClockStatus => return Answer::Clock(ClockStatus::of(timekeeper)),
+        Request::ClockConfirm => {
+            if timekeeper.confirm().is_none() {
+                tracing::info!("an operator confirmed the clock");
+            }
+            return Answer::Clock(ClockStatus::of(timekeeper));
+        }
         Request::Mount { directory } => mounts.mount(&directory).map(|path| vec![path]),
         Request::Umount { directory, lazily } => {
             mounts.unmount(&directory, lazily).map(|path| vec![path])
@@ -193,6 +268,8 @@ mod tests {
             r#"{"umount":{"directory":"/mnt/a","lazily":true}}"#
         );
         assert_eq!(line(Request::Mounts), r#""mounts""#);
+        assert_eq!(line(Request::ClockStatus), r#""clock-status""#);
+        assert_eq!(line(Request::ClockConfirm), r#""clock-confirm""#);
         assert!(serde_json::from_str::<Request>(r#"{"mount":{}}"#).is_err());
     }
 }

@@ -135,7 +135,25 @@ fn time(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     page.counter("freezeframe_clock_carries", "Stamps that ran ahead of the clock", carries)?;
     page.counter("freezeframe_clock_peers_refused", "Stamps of peers refused", peers_refused)?;
     let fenced = u64::from(timekeeper.fence().is_some());
-    page.gauge("freezeframe_fenced", "Whether the clock holds writes back", fenced)
+    page.gauge("freezeframe_fenced", "Whether the clock holds writes back", fenced)?;
+    let precision = timekeeper.precision();
+    for (name, help, value) in [
+        (
+            "unconfirmed",
+            "Whether nothing is given up by age because nobody has confirmed the wall clock",
+            u64::from(timekeeper.doubt().is_some()),
+        ),
+        (
+            "synchronised",
+            "Whether the kernel says that the wall clock is synchronised",
+            u64::from(precision.is_synchronised),
+        ),
+        ("error_ms", "How far the wall clock may be wrong", precision.error_ms),
+        ("ahead_ms", "How far stamps run ahead of the wall clock", precision.ahead_ms),
+    ] {
+        page.gauge(&format!("freezeframe_clock_{name}"), help, value)?;
+    }
+    Ok(())
 }
 
 fn contents(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {

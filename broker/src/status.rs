@@ -62,8 +62,8 @@ impl Status {
         }
     }
 
-    /// Whether clients should come now.
-    pub(crate) fn readiness(&self) -> Result<(), Why> {
+    /// Whether clients should come now, and what is to be known all the same, if anything.
+    pub(crate) fn readiness(&self) -> Result<Option<String>, Why> {
         self.health()?;
         match &*self.phase.lock() {
             Phase::Starting => {
@@ -72,9 +72,11 @@ impl Status {
             Phase::Stopping(why) => return Err(format!("stopping: {why}")),
             Phase::Serving => {}
         }
-        match self.parts().and_then(|parts| parts.engine.timekeeper().fence()) {
+        let Some(parts) = self.parts() else { return Ok(None) };
+        let timekeeper = parts.engine.timekeeper();
+        match timekeeper.fence() {
             Some(fence) => Err(format!("writes are fenced: {fence}")),
-            None => Ok(()),
+            None => Ok(timekeeper.doubt().map(|doubt| doubt.to_string())),
         }
     }
 }

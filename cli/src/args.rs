@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    cat, check, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins, plugins,
-    produce, serve, stat, topics,
+    cat, check, clock, completions, consume, cut, demo, diff, groups, inspect, ls, mount, pins,
+    plugins, produce, serve, stat, topics,
 };
 
 /// A log that stock Kafka clients use unchanged, and whose past can be read.
@@ -48,8 +48,8 @@ pub(crate) struct Cli {
 }
 
 /// Commands that ask no server.
-const WITHOUT_SERVER: [&str; 7] =
-    ["serve", "mount", "umount", "check", "inspect", "demo", "completions"];
+const WITHOUT_SERVER: [&str; 8] =
+    ["serve", "mount", "umount", "clock", "check", "inspect", "demo", "completions"];
 
 impl Cli {
     /// What the words of a command line ask for.
@@ -103,6 +103,8 @@ pub(crate) enum Command {
     Mount(mount::Args),
     /// Take a mount away.
     Umount(mount::UmountArgs),
+    /// Say how the server's clock is, or confirm that it is right.
+    Clock(clock::Args),
     /// Read a data directory from end to end, and say whether all is well.
     Check(check::Args),
     /// Print what is in files of a data directory.

@@ -110,8 +110,14 @@ pub struct CutAnswer {
     pub closed: bool,
     /// How far the server can answer for.
     pub frontier: Stamp,
-    /// By how much the server's clocks may differ.
+    /// By how much the server's clocks may differ: the setting.
     pub skew_ms: u64,
+    /// How far the server's wall clock may be wrong: what its kernel says, and `skew_ms` at most.
+    pub clock_error_ms: u64,
+    /// Whether the server's kernel says that its wall clock is synchronised.
+    pub clock_synchronised: bool,
+    /// How far stamps run ahead of the server's wall clock: 0 as a rule.
+    pub ahead_ms: u64,
     /// Whether everything in the cut is on stable storage.
     pub durable: bool,
     /// The same for the same moment, for ever.
@@ -473,7 +479,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_out_as_it_went_in() {
-        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"durable":true,"hash":"00112233445566778899aabbccddeeff","partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00112233445566778899aabbccddeeff","partitions":[{"topic":"a","partition":0,"start":0,"end":17}]}"#;
         let Answer::Given(cut) = serde_json::from_str::<Answer<CutAnswer>>(text).unwrap() else {
             panic!("it was given")
         };

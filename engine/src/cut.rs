@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use hlc::{Ask, Cut, Hlc, Moment, UserTime};
 use storage::Offset;
 use storage::manifest::Horizon;
+use storage::timekeeper::ClockPrecision;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::blocking::{looking_from, tip_and_reach};
@@ -41,8 +42,8 @@ pub struct CutAnswer {
     pub at: Cut,
     /// The frontier when it was answered.
     pub frontier: Hlc,
-    /// How far clocks may differ, in milliseconds.
-    pub skew_ms: u64,
+    /// How precise its times are.
+    pub precision: ClockPrecision,
     /// Whether everything in the cut is on stable storage.
     pub durable: bool,
     /// Identifies the cut's whole content: topics, partitions, and every entry in them. The same for
@@ -201,7 +202,7 @@ impl Engine {
             Moment::Sys(cut) => return self.cut(cut, topics, when).await,
             Moment::User { before, known } => (before, known),
         };
-        let known = known.unwrap_or_else(|| Cut::through(self.frontier()));
+        let known = self.known_or_now(known).await;
         let (at, frontier) = self.settle(known, when).await?;
         let snapshot = self.snapshot_by_user_time(before, at, topics)?;
         let moment = Moment::User { before, known: Some(at) };
@@ -214,7 +215,7 @@ impl Engine {
             moment,
             at,
             frontier,
-            skew_ms: self.timekeeper().skew_max().as_millis() as u64,
+            precision: self.timekeeper().precision(),
             durable: snapshot.stable_from <= synced_to,
             hash: snapshot.hash,
             partitions: Arc::clone(&snapshot.partitions),

@@ -4,8 +4,8 @@
 //! is refused, and compaction stays at or below it. A pin is set and removed by events of the
 //! namespace, so it survives a restart.
 //!
-//! Whether a pin still stands is judged against the wall clock, and a clock that jumped ahead must not
-//! end pins: what gives records up does nothing while the clock is fenced
+//! Whether a pin still stands is judged against the wall clock, and a clock that is wrong must not end
+//! pins: while it is fenced or in doubt, none is over, and nothing is given up by age
 //! ([`Engine::time_to_give_up`]). Pins are set, checked against the horizons, and horizons are moved
 //! under one lock, [`Engine::hold_changes`]: a pin never stands over what is already gone.
 
@@ -234,7 +234,7 @@ impl Engine {
         expires: SysTime,
         topics: Option<&[TopicId]>,
     ) -> Result<SysTime, PinError> {
-        let now = self.wall_now();
+        let now = self.time_of_pins();
         let namespace = self.shared.namespace.read();
         let pins = &namespace.pins;
         match pins.0.get(name).filter(|held| held.stands(now)) {
@@ -255,7 +255,7 @@ impl Engine {
     /// [`PinError::Unknown`], or the disk fails.
     pub async fn unpin(&self, name: &str) -> Result<(), PinError> {
         let changing = Arc::clone(&self.changing).lock_owned().await;
-        let now = self.wall_now();
+        let now = self.time_of_pins();
         if !self.shared.namespace.read().pins.standing(now).any(|(known, _)| &**known == name) {
             return Err(PinError::Unknown(name.to_owned()));
         }
@@ -265,6 +265,7 @@ impl Engine {
 
     /// The pins that stand, by name.
     pub fn pins(&self) -> Vec<Pin> {
+        let now = self.time_of_pins();
         let namespace = self.shared.namespace.read();
         let pin = |(name, held): (&Arc<str>, &Held)| Pin {
             name: Arc::clone(name),
@@ -278,13 +279,17 @@ impl Engine {
             }),
             set: held.set,
         };
-        namespace.pins.standing(self.wall_now()).map(pin).collect()
+        namespace.pins.standing(now).map(pin).collect()
     }
 
-    /// What the standing pins hold of a topic; or, asked with `None`, of what belongs to no topic. While
-    /// the clock is fenced, those that it finds expired hold too.
+    /// The time by which pins expire: none does by a clock that is fenced or in doubt.
+    fn time_of_pins(&self) -> SysTime {
+        self.time_to_give_up().unwrap_or(SysTime(0))
+    }
+
+    /// What the standing pins hold of a topic; or, asked with `None`, of what belongs to no topic.
     pub fn holds(&self, topic: Option<&TopicId>) -> Holds {
-        let now = self.time_to_give_up().unwrap_or(SysTime(0));
+        let now = self.time_of_pins();
         self.shared.namespace.read().pins.holds(topic, now)
     }
 
@@ -299,7 +304,7 @@ impl Engine {
         topic: &TopicId,
         partition: &Partition,
     ) -> std::io::Result<Option<Hold>> {
-        let now = self.time_to_give_up().unwrap_or(SysTime(0));
+        let now = self.time_of_pins();
         let hold = {
             let namespace = self.shared.namespace.read();
             // A topic that was deleted before, or made after, is not in a moment, whatever its log has.
@@ -311,16 +316,21 @@ impl Engine {
         Ok((end >= partition.start()).then_some(hold))
     }
 
-    /// Removes the pins that have expired; returns how many. The housekeeping calls this now and then.
+    /// Removes the pins that have expired; returns how many: none by a clock that is in doubt. The
+    /// housekeeping calls this now and then.
     ///
     /// # Errors
     /// The disk fails, or the clock is fenced.
     pub async fn remove_expired_pins(&self) -> Result<usize, EngineError> {
         let mut removed = 0;
         loop {
+            if let Some(fence) = self.timekeeper().fence() {
+                return Err(EngineError::Fenced(fence.to_string()));
+            }
+            let Some(now) = self.time_to_give_up() else { return Ok(removed) };
             // Taken anew for each: nobody may set it again between the look and the removal.
             let changing = Arc::clone(&self.changing).lock_owned().await;
-            let expired = self.shared.namespace.read().pins.first_expired(self.wall_now());
+            let expired = self.shared.namespace.read().pins.first_expired(now);
             let Some(name) = expired else { return Ok(removed) };
             tracing::info!(pin = &*name, "a pin has expired");
             self.change(Event::PinRemoved { name: name.to_string() }, Some(changing)).await?;
@@ -334,13 +344,10 @@ impl Engine {
         ChangesHeld(Arc::clone(&self.changing).lock_owned().await)
     }
 
-    /// The time by which records may be given up; `None` while the clock cannot be trusted: one that
-    /// jumped ahead would make everything look old, and every pin expired.
+    /// The time by which records may be given up for their age; `None` while the clock cannot be trusted: one
+    /// that is wrong would make everything look old, and every pin expired.
     pub fn time_to_give_up(&self) -> Option<SysTime> {
-        let timekeeper = self.timekeeper();
-        // Read before the fence is: a jump between the two is then not acted on.
-        let now = timekeeper.wall_now();
-        timekeeper.fence().is_none().then_some(now)
+        self.timekeeper().confirmed_now()
     }
 }
 

@@ -262,6 +262,8 @@ pub struct Found {
 /// The first user time. The number below it is the largest of a batch in which no record has any.
 const FIRST: UserTime = UserTime(NO_TIMES.1.0 + 1);
 
+/// How long an answer may wait for a later bound of the clock to be on the disk.
+const RENEWAL_MAX: Duration = Duration::from_secs(1);
 /// How long an answer may wait for appends and events that are on their way.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
@@ -272,6 +274,25 @@ impl Engine {
         self.store.timekeeper().frontier()
     }
 
+    /// The frontier as of now. Where nobody has asked for a while it lies at the clock's bound until a later
+    /// one is on the disk: that is waited for.
+    pub async fn present_frontier(&self) -> Hlc {
+        let timekeeper = self.store.timekeeper();
+        let frontier = timekeeper.frontier();
+        if !timekeeper.is_held_by_bound() {
+            return frontier;
+        }
+        let deadline = tokio::time::Instant::now() + RENEWAL_MAX;
+        loop {
+            let advanced = self.shared.advanced.notified();
+            if !timekeeper.is_renewing()
+                || tokio::time::timeout_at(deadline, advanced).await.is_err()
+            {
+                return timekeeper.frontier();
+            }
+        }
+    }
+
     /// Makes sure that nothing can enter `cut` any more; returns the cut that this is true of, which
     /// is another one only for [`When::AtFrontier`], and the frontier.
     ///
@@ -279,6 +300,9 @@ impl Engine {
     /// [`SeekError::NotYet`], [`SeekError::FarFuture`].
     pub async fn settle(&self, cut: Cut, when: When) -> Result<(Cut, Hlc), SeekError> {
         let timekeeper = self.store.timekeeper();
+        if !cut.is_closed_by(self.frontier()) {
+            self.present_frontier().await;
+        }
         let deadline = match when {
             When::Wait(patience) => {
                 // A wall clock that was set back does not make the past a future.
@@ -385,10 +409,18 @@ impl Engine {
                 Ok((Moment::Sys(cut), cut))
             }
             Moment::User { before, known } => {
-                let cut = known.unwrap_or_else(|| Cut::through(self.frontier()));
+                let cut = self.known_or_now(known).await;
                 let (cut, _) = self.settle(cut, when).await?;
                 Ok((Moment::User { before, known: Some(cut) }, cut))
             }
+        }
+    }
+
+    /// As known when: what was asked, or now.
+    pub(crate) async fn known_or_now(&self, known: Option<Cut>) -> Cut {
+        match known {
+            Some(known) => known,
+            None => Cut::through(self.present_frontier().await),
         }
     }
 

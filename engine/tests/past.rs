@@ -165,6 +165,32 @@ async fn a_moment_that_is_not_past_is_refused_waited_for_or_answered_at_the_fron
     assert!(matches!(refused, Err(SeekError::FarFuture { .. })), "{refused:?}");
 }
 
+/// Nobody has asked for hours, so the clock's bound lies as far back: an error or an answer that names the
+/// frontier names that of now.
+#[tokio::test]
+async fn a_frontier_that_is_named_is_that_of_now_also_on_a_server_that_was_idle() {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    let far = Cut::before(SysTime(START + 86_400_000));
+    let mut asks = 0;
+    for when in [When::Wait(Duration::from_secs(5)), When::Refuse, When::AtFrontier] {
+        rig.pass(3_600_000);
+        asks += 1;
+        let frontier = match rig.engine.cut(far, None, when).await {
+            Err(SeekError::FarFuture { frontier, .. } | SeekError::NotYet { frontier, .. }) => {
+                frontier
+            }
+            Ok(answer) => answer.frontier,
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(frontier.time(), SysTime(START + asks * 3_600_000), "{when:?}");
+    }
+    rig.pass(3_600_000);
+    let past = Cut::before(SysTime(rig.clock_ms() - 1000));
+    assert!(rig.engine.cut(past, None, When::Refuse).await.is_ok(), "it is past");
+}
+
 /// What is closed stays answered, also by a clock that was set back so far that it issues nothing.
 #[tokio::test]
 async fn a_wall_clock_that_was_set_back_does_not_make_the_past_a_future() {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::{EngineError, EngineOptions, Hold, Pin, PinError, SeekError, When};
-use hlc::{Cut, ManualClock, SysTime};
+use hlc::{ClockDiscipline, Cut, ManualClock, SysTime};
 use rig::{Rig, START};
 use storage::disk::MemoryDisk;
 
@@ -242,4 +242,55 @@ async fn no_pin_is_set_while_changes_are_held() {
     drop(held);
     setting.await.unwrap();
     assert_eq!(names(&rig), ["p"]);
+}
+
+/// A server that is started under a clock that is days ahead would find every record old and every pin over.
+#[tokio::test]
+async fn by_a_clock_far_ahead_at_the_start_no_pin_is_over_and_nothing_is_given_up() {
+    let rig = Rig::new();
+    rig.clock.set_discipline(ClockDiscipline::default());
+    let aged = BTreeMap::from([("retention.ms".to_owned(), "60000".to_owned())]);
+    let topic = rig.engine.create_topic("t", 1, aged, [7; 16], false).await.unwrap();
+    rig.append(&topic, 0, &[1]).await.unwrap();
+    rig.append(&topic, 0, &[2]).await.unwrap();
+    let at = rig.now();
+    pin(&rig, "p", at).await.unwrap();
+    rig.clock.step_to(SysTime(START + 200 * HOUR));
+    let mut rig = rig.restart();
+    for _ in 0..2 {
+        let engine = Arc::new(rig.engine);
+        assert_eq!(engine.time_to_give_up(), None);
+        assert_eq!(engine.give_up_old().await.unwrap(), 0);
+        assert_eq!(engine.remove_expired_pins().await.unwrap(), 0);
+        // Setting another one removes none either.
+        let expires = SysTime(START + 300 * HOUR);
+        engine.pin("q", at, NOW, expires, None).await.unwrap();
+        assert_eq!(engine.pins().len(), 2);
+        assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 0);
+        engine.unpin("q").await.unwrap();
+        let engine = Arc::into_inner(engine).unwrap();
+        rig = Rig { engine, ..rig }.restart();
+    }
+    assert_eq!(rig.engine.timekeeper().confirm(), None);
+    let engine = Arc::new(rig.engine);
+    assert!(engine.pins().is_empty(), "by a clock that is right it is over");
+    assert_eq!(engine.give_up_old().await.unwrap(), 1);
+    assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 2);
+}
+
+/// How large a partition is asks no clock: a disk must not fill up while nobody confirms the time.
+#[tokio::test]
+async fn what_is_too_large_goes_also_by_a_clock_that_is_in_doubt() {
+    let rig = Rig::new();
+    rig.clock.set_discipline(ClockDiscipline::default());
+    let small = BTreeMap::from([("retention.bytes".to_owned(), "16".to_owned())]);
+    let topic = rig.engine.create_topic("t", 1, small, [7; 16], false).await.unwrap();
+    for time in 0..4 {
+        rig.append(&topic, 0, &[time]).await.unwrap();
+    }
+    rig.clock.step_to(SysTime(START + 200 * HOUR));
+    let engine = Arc::new(rig.restart().engine);
+    assert_eq!(engine.time_to_give_up(), None);
+    assert_eq!(engine.give_up_old().await.unwrap(), 1);
+    assert_eq!(engine.topic("t").unwrap().partitions[0].start().0, 3);
 }

@@ -5,13 +5,17 @@
 //! - no stamp and no promise reaches the bound that was last persisted.
 //!
 //! What surprises: a *read* moves the clock. [`Clock::close`] promises that every later stamp is
-//! strictly greater, which is what makes an answer about the past final (TIME.md 2). And a clock that
-//! cannot be trusted is *fenced*: it issues nothing, and says why.
+//! strictly greater, which is what makes an answer about the past final (TIME.md 2). A clock that
+//! cannot be trusted is *fenced*: it issues nothing, and says why. One that begins much later than the last
+//! time that was confirmed is in *doubt*: it issues stamps, but nothing may be given up by it.
+//!
+//! Whoever confirms the wall clock lifts both. If stamps ran ahead of it, they go on above themselves,
+//! counting, until it has caught up.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::{Hlc, Reading, SysTime};
+use crate::{ClockDoubt, Hlc, Reading, SysTime, WallMark};
 
 /// How far clocks may be wrong.
 #[derive(Clone, Copy, Debug)]
@@ -20,19 +24,30 @@ pub struct ClockOptions {
     pub skew_max: Duration,
     /// How far ahead of the wall clock the persisted bound is put.
     pub bound_ahead: Duration,
+    /// By how much the wall clock may be ahead of the last time that was confirmed when a process starts,
+    /// without being in doubt.
+    pub start_gap: Duration,
+    /// After running so long without a step, a clock in doubt is believed.
+    pub trust_after: Duration,
 }
 
 impl Default for ClockOptions {
     fn default() -> ClockOptions {
-        ClockOptions { skew_max: Duration::from_millis(500), bound_ahead: Duration::from_secs(1) }
+        ClockOptions {
+            skew_max: Duration::from_millis(500),
+            bound_ahead: Duration::from_secs(1),
+            start_gap: Duration::from_secs(60 * 60),
+            trust_after: Duration::from_secs(24 * 60 * 60),
+        }
     }
 }
 
 /// Why a clock issues no stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// The wall clock stands too far behind stamps already given out. Lifts by itself once it has
-    /// caught up to within half of the largest skew.
+    /// The wall clock stands too far behind stamps already given out; or, where it was confirmed behind
+    /// them, behind itself. Lifts by itself once it has caught up to within half of the largest skew, or
+    /// when an operator confirms the time.
     Behind {
         /// By how many milliseconds.
         behind_ms: u64,
@@ -50,11 +65,11 @@ impl fmt::Display for Fence {
         match self {
             Fence::Behind { behind_ms } => write!(
                 f,
-                "the wall clock is {behind_ms} ms behind stamps already given out; set it right, or wait until it has caught up"
+                "the wall clock is {behind_ms} ms behind what was given out; set it right, or, if it is right, confirm it with freezeframe clock confirm, or POST /clock/confirm on the admin port"
             ),
             Fence::Jumped { ahead_ms } => write!(
                 f,
-                "the wall clock jumped ahead by {ahead_ms} ms; set it back, or confirm the new time with POST /clock/confirm on the admin port"
+                "the wall clock jumped ahead by {ahead_ms} ms; set it back, or, if it is right, confirm it with freezeframe clock confirm, or POST /clock/confirm on the admin port"
             ),
         }
     }
@@ -91,8 +106,25 @@ pub struct Clock {
     bound: Hlc,
     skew_max_ms: u64,
     bound_ahead_ms: u64,
+    start_gap_ms: u64,
+    trust_after: Duration,
     trusted: Option<Reading>,
     fence: Option<Fence>,
+    /// The latest reading of the wall clock that was confirmed.
+    mark: SysTime,
+    /// The latest reading that was taken: what a wall clock that is catching up must not fall behind.
+    reached: SysTime,
+    /// Stamps run ahead of a wall clock that was confirmed.
+    is_catching_up: bool,
+    /// The steady time of the first look.
+    began: Option<Duration>,
+    /// Whether the clock of the life before was confirmed at its end.
+    was_confirmed: bool,
+    /// Whether it was decided if this life begins in doubt: at the first reading that is not fenced.
+    is_judged: bool,
+    doubt: Option<ClockDoubt>,
+    /// The steady time since which there was no step.
+    undisturbed_since: Duration,
     carries: u64,
     peers_refused: u64,
 }
@@ -101,13 +133,31 @@ impl Clock {
     /// A clock whose stamps all lie above `floor`: the bound that an earlier life persisted, or
     /// [`Hlc::ZERO`]. It issues nothing until [`Clock::extend_bound`] was called.
     pub fn new(floor: Hlc, options: ClockOptions) -> Clock {
+        Clock::resume(floor, WallMark::at(floor), options)
+    }
+
+    /// [`Clock::new`], of a life that knows how far the wall clock was confirmed in those before.
+    pub fn resume(floor: Hlc, mark: WallMark, options: ClockOptions) -> Clock {
+        let ms = |duration: Duration| duration.as_millis() as u64;
+        let (skew_max_ms, bound_ahead_ms) = (ms(options.skew_max), ms(options.bound_ahead));
+        let ran_ahead = floor.time().0 > mark.wall.0.saturating_add(bound_ahead_ms + skew_max_ms);
         Clock {
             last: floor,
             bound: floor,
-            skew_max_ms: options.skew_max.as_millis() as u64,
-            bound_ahead_ms: options.bound_ahead.as_millis() as u64,
+            skew_max_ms,
+            bound_ahead_ms,
+            start_gap_ms: ms(options.start_gap),
+            trust_after: options.trust_after,
             trusted: None,
             fence: None,
+            mark: mark.wall,
+            reached: mark.wall,
+            is_catching_up: mark.is_confirmed && ran_ahead,
+            began: None,
+            was_confirmed: mark.is_confirmed,
+            is_judged: false,
+            doubt: None,
+            undisturbed_since: Duration::ZERO,
             carries: 0,
             peers_refused: 0,
         }
@@ -133,7 +183,8 @@ impl Clock {
     /// every node's clock with it. Else as [`Clock::now`].
     pub fn receive(&mut self, peer: Hlc, reading: Reading) -> Result<Hlc, ClockError> {
         let ahead_ms = peer.time().0.saturating_sub(reading.wall.0);
-        if ahead_ms > self.skew_max_ms {
+        // What is not news drags nobody, however far ahead our own stamps are.
+        if ahead_ms > self.skew_max_ms && peer > self.last {
             self.peers_refused += 1;
             return Err(ClockError::PeerAhead { peer, ahead_ms, ahead_max_ms: self.skew_max_ms });
         }
@@ -173,50 +224,106 @@ impl Clock {
         Ok(stamp)
     }
 
-    /// Compares a reading with what went before, and fences or lifts a fence.
-    fn look(&mut self, reading: Reading) {
-        if let Some(trusted) = self.trusted {
-            let passed = reading.steady.saturating_sub(trusted.steady).as_millis() as u64;
-            let expected = trusted.wall.0 + passed;
-            let ahead_ms = reading.wall.0.saturating_sub(expected);
-            if ahead_ms > self.skew_max_ms {
-                // Not trusted: neither this reading nor the time it shows is kept.
-                self.fence = Some(Fence::Jumped { ahead_ms });
-                return;
-            }
-        }
-        let behind_ms = self.last.time().0.saturating_sub(reading.wall.0);
-        let limit = match self.fence {
-            Some(Fence::Behind { .. }) => self.skew_max_ms / 2,
-            _ => self.skew_max_ms,
-        };
-        self.fence = (behind_ms > limit).then_some(Fence::Behind { behind_ms });
+    /// Compares a reading with what went before, and fences or lifts a fence. Promises nothing.
+    pub fn look(&mut self, reading: Reading) {
+        self.began.get_or_insert(reading.steady);
+        self.fence = self.fence_by(reading);
         match self.fence {
-            None => self.trusted = Some(reading),
+            None => self.take(reading),
+            Some(Fence::Jumped { .. }) => self.undisturbed_since = reading.steady,
             // A life that begins behind has seen no reading to trust, but the last stamp was given out
             // by one: the wall clock may come back to where that would be by now, and no further.
-            Some(_) => {
-                let came_back = Reading { wall: self.last.time(), ..reading };
+            Some(Fence::Behind { .. }) => {
+                self.undisturbed_since = reading.steady;
+                let came_back = Reading { wall: self.expected_behind(), ..reading };
                 self.trusted.get_or_insert(came_back);
             }
         }
     }
 
-    /// An operator says that the wall clock's present reading is right, however it came about.
+    fn fence_by(&self, reading: Reading) -> Option<Fence> {
+        if let Some(trusted) = self.trusted {
+            let passed = reading.steady.saturating_sub(trusted.steady).as_millis() as u64;
+            let ahead_ms = reading.wall.0.saturating_sub(trusted.wall.0 + passed);
+            if ahead_ms > self.skew_max_ms {
+                return Some(Fence::Jumped { ahead_ms });
+            }
+        }
+        let behind_ms = self.expected_behind().0.saturating_sub(reading.wall.0);
+        let limit = match self.fence {
+            Some(Fence::Behind { .. }) => self.skew_max_ms / 2,
+            _ => self.skew_max_ms,
+        };
+        (behind_ms > limit).then_some(Fence::Behind { behind_ms })
+    }
+
+    /// What the wall clock must not be far behind.
+    fn expected_behind(&self) -> SysTime {
+        if self.is_catching_up { self.reached } else { self.last.time() }
+    }
+
+    /// Takes a reading that is not fenced.
+    fn take(&mut self, reading: Reading) {
+        self.trusted = Some(reading);
+        self.reached = self.reached.max(reading.wall);
+        self.is_catching_up &= reading.wall < self.last.time();
+        if !self.is_judged {
+            self.judge(reading);
+        }
+        if reading.steady.saturating_sub(self.undisturbed_since) >= self.trust_after {
+            self.doubt = None;
+        }
+        if self.doubt.is_none() {
+            self.mark = self.mark.max(reading.wall);
+        }
+    }
+
+    /// Decides whether this life begins in doubt. One without a past has nothing to give up.
+    fn judge(&mut self, reading: Reading) {
+        let began = self.began.unwrap_or(reading.steady);
+        let passed = reading.steady.saturating_sub(began).as_millis() as u64;
+        let ahead_ms = reading.wall.0.saturating_sub(self.mark.0.saturating_add(passed));
+        let has_past = self.mark > SysTime(0);
+        self.is_judged = true;
+        self.undisturbed_since = reading.steady;
+        self.doubt = (has_past && ahead_ms > self.start_gap_ms).then_some(ClockDoubt { ahead_ms });
+    }
+
+    /// An operator says that the wall clock's present reading is right, however it came about: no fence
+    /// stays, and no doubt. Stamps that run ahead of it go on above themselves until it has caught up.
     pub fn confirm(&mut self, reading: Reading) {
         self.trusted = Some(reading);
-        self.fence = None;
+        (self.fence, self.doubt, self.is_judged) = (None, None, true);
+        (self.mark, self.reached) = (reading.wall, reading.wall);
+        self.is_catching_up = true;
         self.look(reading);
     }
 
-    /// The bound that ought to be persisted now, if the one in force is nearly used up: less than
-    /// half of the span that it was given remains.
-    pub fn bound_due(&self, reading: Reading) -> Option<Hlc> {
-        let base = self.last.max(Hlc::at(reading.wall));
+    /// The wall clock's last reading is right, says somebody who watches it: the kernel. Ends a doubt, and
+    /// lifts no fence. Whether there was a doubt.
+    pub fn trust(&mut self) -> bool {
+        let doubted = self.doubt.take().is_some();
+        if doubted {
+            self.mark = self.mark.max(self.reached);
+        }
+        doubted
+    }
+
+    /// The bound that ought to be persisted now, by the last reading that was believed, if the one in force
+    /// is nearly used up: less than half of the span that it was given remains.
+    pub fn bound_due(&self) -> Option<Hlc> {
+        let wall = self.trusted.map_or(SysTime(0), |trusted| trusted.wall);
+        let base = self.last.max(Hlc::at(wall));
         let target = Hlc::at(SysTime(base.time().0 + self.bound_ahead_ms));
         let left = self.bound.time().0.saturating_sub(base.time().0);
         (self.fence.is_none() && left <= self.bound_ahead_ms / 2 && target > self.bound)
             .then_some(target)
+    }
+
+    /// How far the wall clock is known to be right, to be persisted beside the bound.
+    pub fn mark(&self) -> WallMark {
+        let is_confirmed = if self.is_judged { self.doubt.is_none() } else { self.was_confirmed };
+        WallMark { wall: self.mark, is_confirmed }
     }
 
     /// Says that `bound` is on stable storage: stamps and promises below it may be given out.
@@ -237,6 +344,11 @@ impl Clock {
     /// Why it issues nothing, if so.
     pub fn fence(&self) -> Option<Fence> {
         self.fence
+    }
+
+    /// Why nothing may be given up by this clock's time, if so: besides a fence.
+    pub fn doubt(&self) -> Option<ClockDoubt> {
+        self.doubt
     }
 
     /// How far stamps run ahead of the wall clock: 0 on a healthy node.
@@ -347,7 +459,7 @@ mod tests {
         assert_eq!(clock.now(at(100)).unwrap(), stamp(100, 0));
         assert!(clock.close(at(200)) < stamp(101, 0));
         assert!(matches!(clock.now(at(200)), Err(ClockError::BoundReached { .. })));
-        assert_eq!(clock.bound_due(at(200)), Some(stamp(1200, 0)));
+        assert_eq!(clock.bound_due(), Some(stamp(1200, 0)));
     }
 
     /// B5: after a restart FFFS began at (0, 0).
@@ -421,12 +533,219 @@ mod tests {
     }
 
     #[test]
-    fn a_carry_of_the_counter_is_counted() {
+    fn a_carry_of_the_counter_is_counted_and_nothing_else_is() {
         let mut clock = clock();
         for _ in 0..=u16::MAX {
             clock.now(at(100)).unwrap();
         }
+        assert_eq!(clock.carries(), 0);
         assert_eq!((clock.now(at(100)).unwrap(), clock.carries()), (stamp(101, 0), 1));
+        clock.now(at(102)).unwrap();
+        assert_eq!(clock.carries(), 1, "the wall clock moved");
+        let last = clock.receive(stamp(102, u16::MAX), at(102)).unwrap();
+        assert_eq!((last, clock.carries()), (stamp(103, 0), 1), "the peer's counter was full");
+        // The wall clock arrives where a full counter would have carried to.
+        let mut full = Clock::new(stamp(100, u16::MAX - 1), ClockOptions::default());
+        full.extend_bound(Hlc::MAX);
+        assert_eq!(full.now(at(100)).unwrap(), stamp(100, u16::MAX));
+        assert_eq!((full.now(at(102)).unwrap(), full.carries()), (stamp(102, 0), 0));
+    }
+
+    #[test]
+    fn a_peer_may_be_ahead_by_the_largest_skew_and_no_more() {
+        assert_eq!(clock().receive(stamp(600, 0), at(100)).unwrap(), stamp(600, 1));
+        assert!(clock().receive(stamp(601, 0), at(100)).is_err());
+    }
+
+    /// Own stamps that run ahead of a confirmed clock come back with messages: they are no news.
+    #[test]
+    fn a_peer_that_repeats_our_own_stamps_is_not_ahead() {
+        let mut clock = clock();
+        let own = clock.now(at(10_000)).unwrap();
+        clock.confirm(at(1000));
+        assert!(clock.receive(own, at(1000)).unwrap() > own);
+        assert!(clock.receive(stamp(10_001, 0), at(1000)).is_err());
+        assert_eq!(clock.peers_refused(), 1);
+    }
+
+    #[test]
+    fn a_fenced_clock_hears_no_peer() {
+        let mut clock = clock();
+        clock.now(at(10_000)).unwrap();
+        let behind = Reading { wall: SysTime(1000), steady: Duration::from_secs(10) };
+        let heard = clock.receive(stamp(1, 0), behind);
+        assert!(matches!(heard, Err(ClockError::Fenced(Fence::Behind { behind_ms: 9000 }))));
+        assert_eq!(clock.bound_due(), None, "and no bound is due for it");
+    }
+
+    #[test]
+    fn a_bound_is_due_when_half_of_its_span_is_used_and_not_before() {
+        let mut clock = Clock::new(Hlc::ZERO, ClockOptions::default());
+        clock.close(at(1000));
+        assert_eq!(clock.bound_due(), Some(stamp(2000, 0)));
+        clock.extend_bound(stamp(2000, 0));
+        clock.close(at(1499));
+        assert_eq!(clock.bound_due(), None);
+        clock.close(at(1500));
+        assert_eq!(clock.bound_due(), Some(stamp(2500, 0)));
+        clock.extend_bound(stamp(1800, 0));
+        assert_eq!(clock.bound(), stamp(2000, 0), "it never falls");
+    }
+
+    /// A bound by a reading that jumped would lift the next life's floor with it.
+    #[test]
+    fn a_reading_that_is_not_believed_makes_no_bound_due() {
+        let mut clock = Clock::new(Hlc::ZERO, ClockOptions::default());
+        clock.close(at(1000));
+        clock.extend_bound(stamp(2000, 0));
+        clock.look(Reading { wall: SysTime(900_000), steady: Duration::from_millis(1001) });
+        assert_eq!(clock.bound_due(), None);
+    }
+
+    const HOUR: u64 = 3_600_000;
+    const LONG_AGO: u64 = 1000 * HOUR;
+
+    /// The next life of a store that ended at [`LONG_AGO`].
+    fn later_life() -> Clock {
+        let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: true };
+        let mut clock = Clock::resume(stamp(LONG_AGO + 1000, 0), mark, ClockOptions::default());
+        clock.extend_bound(Hlc::MAX);
+        clock
+    }
+
+    #[test]
+    fn a_clock_that_starts_far_ahead_issues_stamps_and_is_in_doubt_until_it_is_confirmed() {
+        let mut clock = later_life();
+        clock.close(at(LONG_AGO + HOUR));
+        assert_eq!(clock.doubt(), None, "within the gap");
+        let mut clock = later_life();
+        let now = LONG_AGO + HOUR + 1;
+        assert_eq!(clock.now(at(now)).unwrap(), stamp(now, 0));
+        assert_eq!(clock.doubt(), Some(ClockDoubt { ahead_ms: HOUR + 1 }));
+        let told = WallMark { wall: SysTime(LONG_AGO), is_confirmed: false };
+        assert_eq!(clock.mark(), told, "the next life is in doubt too");
+        clock.confirm(at(now + 5));
+        assert_eq!(clock.doubt(), None);
+        assert_eq!(clock.mark(), WallMark { wall: SysTime(now + 5), is_confirmed: true });
+    }
+
+    #[test]
+    fn the_kernel_ends_a_doubt_and_lifts_no_fence() {
+        let mut clock = later_life();
+        clock.close(at(LONG_AGO + 2 * HOUR));
+        assert!(clock.trust());
+        assert_eq!(clock.doubt(), None);
+        assert_eq!(clock.mark().wall, SysTime(LONG_AGO + 2 * HOUR));
+        assert!(!clock.trust(), "there is none any more");
+        let jumped = Reading { wall: SysTime(LONG_AGO + 9 * HOUR), ..at(LONG_AGO + 2 * HOUR) };
+        clock.look(jumped);
+        clock.trust();
+        assert!(clock.fence().is_some());
+        assert_eq!(clock.mark().wall, SysTime(LONG_AGO + 2 * HOUR));
+    }
+
+    #[test]
+    fn a_store_without_a_past_is_in_no_doubt() {
+        let mut clock = clock();
+        clock.now(at(LONG_AGO)).unwrap();
+        assert_eq!(clock.doubt(), None);
+    }
+
+    #[test]
+    fn a_doubt_ends_after_a_day_without_a_step() {
+        let begin = LONG_AGO + 200 * HOUR;
+        let mut clock = later_life();
+        for hour in [0, 10, 23] {
+            clock.close(at(begin + hour * HOUR));
+            assert!(clock.doubt().is_some());
+        }
+        // A step, and back: the day begins again.
+        let reading = at(begin + 23 * HOUR);
+        clock.look(Reading { wall: SysTime(begin + 99 * HOUR), ..reading });
+        clock.look(reading);
+        clock.close(at(begin + 47 * HOUR - 1));
+        assert!(clock.doubt().is_some());
+        assert_eq!(clock.mark().wall, SysTime(LONG_AGO));
+        clock.close(at(begin + 47 * HOUR));
+        assert_eq!(clock.doubt(), None);
+        assert_eq!(clock.mark().wall, SysTime(begin + 47 * HOUR));
+    }
+
+    /// A life that begins behind is judged when its clock comes back.
+    #[test]
+    fn a_clock_that_comes_back_to_where_it_was_wrong_is_in_doubt() {
+        let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: false };
+        let wrong = LONG_AGO + 200 * HOUR;
+        let mut clock = Clock::resume(stamp(wrong, 0), mark, ClockOptions::default());
+        let steady = Duration::from_secs(1);
+        clock.look(Reading { wall: SysTime(LONG_AGO + 5), steady });
+        assert!(matches!(clock.fence(), Some(Fence::Behind { .. })));
+        assert_eq!(clock.mark(), mark, "nothing is known better");
+        clock.look(Reading { wall: SysTime(wrong), steady });
+        assert_eq!((clock.fence(), clock.doubt().is_some()), (None, true));
+    }
+
+    #[test]
+    fn stamps_of_a_clock_that_is_confirmed_behind_them_go_on_above_themselves() {
+        let mut clock = clock();
+        let last = clock.now(at(10 * HOUR)).unwrap();
+        let right = |ms: u64| Reading {
+            wall: SysTime(2 * HOUR + ms),
+            steady: Duration::from_millis(10 * HOUR + ms),
+        };
+        assert!(matches!(clock.now(right(0)), Err(ClockError::Fenced(Fence::Behind { .. }))));
+        clock.confirm(right(1));
+        assert_eq!(clock.close(right(1)), last, "a promise is what was given out");
+        assert_eq!(clock.now(right(2)).unwrap(), last.next());
+        assert_eq!(clock.ahead_of(right(2).wall), Duration::from_millis(8 * HOUR - 2));
+        assert_eq!(clock.mark(), WallMark { wall: right(2).wall, is_confirmed: true });
+        // Stepping back from there is what it always was.
+        let back = Reading { wall: SysTime(2 * HOUR + 2 - 501), ..right(3) };
+        assert!(matches!(
+            clock.now(back),
+            Err(ClockError::Fenced(Fence::Behind { behind_ms: 501 }))
+        ));
+        assert!(clock.now(right(4)).is_ok());
+        // Once the wall clock has caught up, everything is as before.
+        assert_eq!(clock.now(right(8 * HOUR + 5)).unwrap(), stamp(10 * HOUR + 5, 0));
+        let behind = Reading { wall: SysTime(9 * HOUR), ..right(8 * HOUR + 6) };
+        assert!(matches!(clock.now(behind), Err(ClockError::Fenced(Fence::Behind { .. }))));
+    }
+
+    #[test]
+    fn the_next_life_knows_that_its_stamps_run_ahead_of_a_clock_that_was_confirmed() {
+        let floor = stamp(LONG_AGO + 200 * HOUR, 7);
+        let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: true };
+        let life = || {
+            let mut clock = Clock::resume(floor, mark, ClockOptions::default());
+            clock.extend_bound(Hlc::MAX);
+            clock
+        };
+        let mut clock = life();
+        assert_eq!(clock.now(at(LONG_AGO + 10)).unwrap(), floor.next());
+        assert_eq!(clock.doubt(), None);
+        let mut clock = life();
+        assert_eq!(clock.now(at(LONG_AGO + 2 * HOUR)).unwrap(), floor.next());
+        assert!(clock.doubt().is_some(), "ahead of the mark, although behind the stamps");
+        let mut clock = life();
+        assert!(clock.now(at(LONG_AGO - 501)).is_err(), "behind the mark");
+        // One of a life whose clock was never confirmed is fenced.
+        let mark = WallMark { is_confirmed: false, ..mark };
+        let mut clock = Clock::resume(floor, mark, ClockOptions::default());
+        clock.look(at(LONG_AGO + 10));
+        assert!(matches!(clock.fence(), Some(Fence::Behind { .. })));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_clock_says_what_to_do() {
+        let words = [
+            Fence::Behind { behind_ms: 7 }.to_string(),
+            Fence::Jumped { ahead_ms: 7 }.to_string(),
+            ClockDoubt { ahead_ms: 7 }.to_string(),
+        ];
+        for text in words {
+            assert!(text.contains("7 ms") && text.contains("freezeframe clock confirm"), "{text}");
+        }
     }
 
     proptest! {
@@ -464,7 +783,7 @@ mod tests {
                         prop_assert!(stamp > promised);
                         promised = stamp;
                     },
-                    2 => if let Some(bound) = clock.bound_due(reading) { clock.extend_bound(bound) },
+                    2 => if let Some(bound) = clock.bound_due() { clock.extend_bound(bound) },
                     _ => {
                         let bound = clock.bound();
                         clock = Clock::new(bound, options);

@@ -9,6 +9,8 @@
 //! in [`clock`].
 pub mod clock;
 mod cut;
+mod discipline;
+mod doubt;
 mod moment;
 mod relative;
 mod stamp;
@@ -16,6 +18,8 @@ mod wall;
 
 pub use clock::{Clock, ClockError, ClockOptions, Fence};
 pub use cut::Cut;
+pub use discipline::ClockDiscipline;
+pub use doubt::{ClockDoubt, WallMark};
 pub use moment::{Ask, Moment, MomentError, TOPIC_MARK, split_topic};
 pub use relative::parse_ask;
 pub use stamp::{Hlc, SysTime, UserTime};

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::SysTime;
+use crate::{ClockDiscipline, SysTime};
 
 /// One look at the machine's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,9 @@ pub trait WallClock: Send + Sync + 'static {
 
     /// Blocks this thread for about `for_how_long`; a simulation moves its time instead.
     fn pause(&self, for_how_long: Duration);
+
+    /// What the kernel says of the wall clock.
+    fn discipline(&self) -> ClockDiscipline;
 }
 
 /// The machine's clock.
@@ -44,19 +47,35 @@ impl WallClock for OsClock {
     fn pause(&self, for_how_long: Duration) {
         std::thread::sleep(for_how_long);
     }
+
+    fn discipline(&self) -> ClockDiscipline {
+        ClockDiscipline::of_kernel()
+    }
 }
 
-/// A clock that moves when it is told to: for tests and simulations.
+/// A clock that moves when it is told to: for tests and simulations. It is synchronised, without any error,
+/// until it is told otherwise.
 #[derive(Debug)]
 pub struct ManualClock {
     wall: AtomicU64,
     steady: Mutex<Duration>,
+    discipline: Mutex<ClockDiscipline>,
 }
 
 impl ManualClock {
     /// A clock that stands at `wall`.
     pub fn at(wall: SysTime) -> ManualClock {
-        ManualClock { wall: AtomicU64::new(wall.0), steady: Mutex::new(Duration::from_secs(1)) }
+        let exact = ClockDiscipline { is_synchronised: true, error_max: Some(Duration::ZERO) };
+        ManualClock {
+            wall: AtomicU64::new(wall.0),
+            steady: Mutex::new(Duration::from_secs(1)),
+            discipline: Mutex::new(exact),
+        }
+    }
+
+    /// From now on the kernel says this of it.
+    pub fn set_discipline(&self, discipline: ClockDiscipline) {
+        *self.discipline.lock().expect("no holder of this lock can panic") = discipline;
     }
 
     /// Time passes: both clocks move.
@@ -81,5 +100,9 @@ impl WallClock for ManualClock {
 
     fn pause(&self, for_how_long: Duration) {
         self.advance(for_how_long);
+    }
+
+    fn discipline(&self) -> ClockDiscipline {
+        *self.discipline.lock().expect("no holder of this lock can panic")
     }
 }

@@ -5,24 +5,30 @@
 //! - While a group of appends is between its first stamp and being visible, the frontier stays below
 //!   that stamp.
 //!
+//! - By a wall clock that is fenced or in doubt nothing is old ([`Timekeeper::confirmed_now`]).
+//!
 //! The bound lies in one small file of two slots, written in turn, so that a write that fails leaves
 //! the other. A thread renews it ahead of need while stamps are being asked for; an idle store writes
-//! nothing.
+//! nothing. Beside the bound stands how far the wall clock was confirmed, so that neither a doubt ends
+//! nor a confirmation is forgotten by starting again.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hlc::{Clock, ClockError, ClockOptions, Cut, Fence, Hlc, Reading, WallClock};
+use hlc::{
+    Clock, ClockDoubt, ClockError, ClockOptions, Cut, Fence, Hlc, Reading, SysTime, WallClock,
+    WallMark,
+};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::disk::{Disk, DiskFile};
 
 /// The name of the bound file, in the journal's directory.
 pub const BOUND_FILE: &str = "bound";
-const MAGIC: &[u8; 8] = b"FFBOUND1";
-const SLOT_BYTES: usize = 48;
+const MAGIC: &[u8; 8] = b"FFBOUND2";
+const SLOT_BYTES: usize = 64;
 const SLOT_STRIDE: u64 = 4096;
 
 /// What a slot of the bound file says.
@@ -38,6 +44,8 @@ pub struct Bound {
     pub clean: bool,
     /// The sequence of the manifest that was on stable storage: an older one is not the right one.
     pub manifest: u64,
+    /// How far the wall clock was confirmed.
+    pub mark: WallMark,
 }
 
 impl Bound {
@@ -50,8 +58,10 @@ impl Bound {
         bytes[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
         bytes[32] = u8::from(self.clean);
         bytes[33..41].copy_from_slice(&self.manifest.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..44]);
-        bytes[44..].copy_from_slice(&crc.to_le_bytes());
+        bytes[41] = u8::from(self.mark.is_confirmed);
+        bytes[42..50].copy_from_slice(&self.mark.wall.0.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
@@ -60,13 +70,14 @@ impl Bound {
         let u64_at = |at: usize| {
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a slot"))
         };
-        let crc = u32::from_le_bytes(bytes[44..].try_into().ok()?);
-        (&bytes[..8] == MAGIC && crc == crc32c::crc32c(&bytes[..44])).then(|| Bound {
+        let crc = u32::from_le_bytes(bytes[60..].try_into().ok()?);
+        (&bytes[..8] == MAGIC && crc == crc32c::crc32c(&bytes[..60])).then(|| Bound {
             sequence: u64_at(8),
             bound: Hlc::from_bits(u64_at(16)),
             synced_to: u64_at(24),
             clean: bytes[32] != 0,
             manifest: u64_at(33),
+            mark: WallMark { wall: SysTime(u64_at(42)), is_confirmed: bytes[41] != 0 },
         })
     }
 }
@@ -141,11 +152,10 @@ impl BoundFile {
         Ok(BoundFile { file, newest: newest.unwrap_or_default() })
     }
 
-    /// Puts `bound` on stable storage.
-    fn write(&mut self, bound: Hlc, reached: (u64, u64), clean: bool) -> io::Result<()> {
-        let (sequence, (synced_to, manifest)) = (self.newest.sequence + 1, reached);
-        let next = Bound { sequence, bound, synced_to, clean, manifest };
-        assert!(bound >= self.newest.bound, "the persisted bound never falls");
+    /// Puts `next` on stable storage, as the write after the newest.
+    fn write(&mut self, next: Bound) -> io::Result<()> {
+        let next = Bound { sequence: self.newest.sequence + 1, ..next };
+        assert!(next.bound >= self.newest.bound, "the persisted bound never falls");
         let position = (next.sequence % 2) * SLOT_STRIDE;
         let written = self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position);
         written.and_then(|()| self.file.sync()).map_err(|error| {
@@ -211,6 +221,18 @@ struct State {
     renewal: Renewal,
     synced_to: u64,
     closing: bool,
+    /// What is on stable storage of how far the wall clock was confirmed.
+    marked: WallMark,
+    /// After how long that is to be written again.
+    mark_every: Duration,
+    reported: ReportedTrust,
+}
+
+/// What was last said of the clock in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ReportedTrust {
+    is_fenced: bool,
+    is_doubted: bool,
 }
 
 impl State {
@@ -220,8 +242,54 @@ impl State {
         if !self.closing {
             self.clock.close(reading);
         }
+        self.report();
         self.clock.last()
     }
+
+    /// What ought to be written to the bound file now: a later bound, or a mark that says something else.
+    fn due(&self) -> Option<Hlc> {
+        let mark = self.clock.mark();
+        let passed_ms = mark.wall.0.saturating_sub(self.marked.wall.0);
+        let is_news = mark.is_confirmed != self.marked.is_confirmed
+            || mark.wall < self.marked.wall
+            || u128::from(passed_ms) >= self.mark_every.as_millis();
+        let unchanged = (is_news && self.clock.fence().is_none()).then(|| self.clock.bound());
+        self.clock.bound_due().or(unchanged)
+    }
+
+    /// Says it once when writes are fenced or the time is in doubt, and once when that is over.
+    fn report(&mut self) {
+        let (fence, doubt) = (self.clock.fence(), self.clock.doubt());
+        let now = ReportedTrust { is_fenced: fence.is_some(), is_doubted: doubt.is_some() };
+        let before = std::mem::replace(&mut self.reported, now);
+        if now == before {
+            return;
+        }
+        match fence {
+            Some(fence) if !before.is_fenced => tracing::warn!("writes are fenced: {fence}"),
+            None if before.is_fenced => tracing::info!("the clock's fence is lifted"),
+            _ => {}
+        }
+        match doubt {
+            Some(doubt) if !before.is_doubted => tracing::warn!("{doubt}"),
+            None if before.is_doubted => tracing::info!("the time is confirmed"),
+            _ => {}
+        }
+    }
+}
+
+/// What is known of the clock's precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockPrecision {
+    /// How far the wall clock may be wrong, in milliseconds: by the kernel's word where it is synchronised,
+    /// and `skew_max_ms` at most.
+    pub error_ms: u64,
+    /// The largest skew that is accepted, in milliseconds.
+    pub skew_max_ms: u64,
+    /// Whether the kernel says that the wall clock is synchronised.
+    pub is_synchronised: bool,
+    /// How far stamps run ahead of the wall clock, in milliseconds: 0 as a rule.
+    pub ahead_ms: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -252,27 +320,40 @@ impl Timekeeper {
     /// clock has passed them, so that its first stamps need not run ahead of it.
     pub(crate) fn start(
         mut file: BoundFile,
-        floor: Hlc,
         reached: Reached,
         wall: Arc<dyn WallClock>,
         options: ClockOptions,
         advanced: Advanced,
     ) -> io::Result<(Arc<Timekeeper>, Keeper)> {
+        let floor = file.newest.bound.previous();
         let ahead_ms = floor.time().0.saturating_sub(wall.read().wall.0);
         let patience_ms = (options.bound_ahead + options.skew_max).as_millis() as u64;
         if ahead_ms > 0 && ahead_ms <= patience_ms {
             wall.pause(Duration::from_millis(ahead_ms));
         }
-        let Reached { synced_to, manifest } = reached;
-        let mut clock = Clock::new(floor, options);
-        let reading = wall.read();
-        clock.close(reading);
-        if let Some(bound) = clock.bound_due(reading) {
-            file.write(bound, (synced_to, manifest.load(Ordering::Acquire)), false)?;
-            clock.extend_bound(bound);
+        let mut state = State {
+            clock: Clock::resume(floor, file.newest.mark, options),
+            in_flight: None,
+            renewal: Renewal::Idle,
+            synced_to: reached.synced_to,
+            closing: false,
+            marked: file.newest.mark,
+            mark_every: options.start_gap / 2,
+            reported: ReportedTrust::default(),
+        };
+        state.clock.close(wall.read());
+        if state.clock.doubt().is_some() && wall.discipline().is_synchronised {
+            state.clock.trust();
         }
-        let state =
-            State { clock, in_flight: None, renewal: Renewal::Idle, synced_to, closing: false };
+        state.report();
+        if let Some(bound) = state.due() {
+            let mark = state.clock.mark();
+            let (synced_to, manifest) =
+                (reached.synced_to, reached.manifest.load(Ordering::Acquire));
+            file.write(Bound { bound, mark, synced_to, manifest, ..Bound::default() })?;
+            state.clock.extend_bound(bound);
+            state.marked = mark;
+        }
         let timekeeper = Arc::new(Timekeeper {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -281,7 +362,7 @@ impl Timekeeper {
             advanced,
             by_hand: OnceLock::new(),
         });
-        Ok((timekeeper, Keeper { file, manifest }))
+        Ok((timekeeper, Keeper { file, manifest: reached.manifest }))
     }
 
     /// From here on the bound is renewed where it is needed, and by [`Timekeeper::renew_by_hand`].
@@ -312,7 +393,8 @@ impl Timekeeper {
             let reading = self.wall.read();
             match state.clock.now(reading) {
                 Ok(stamp) => {
-                    if state.clock.bound_due(reading).is_some() {
+                    state.report();
+                    if state.due().is_some() {
                         self.want_renewal(&mut state);
                     }
                     return Ok(stamp);
@@ -332,7 +414,10 @@ impl Timekeeper {
                         }
                     }
                 }
-                Err(ClockError::Fenced(fence)) => return Err(TimeError::Fenced(fence)),
+                Err(ClockError::Fenced(fence)) => {
+                    state.report();
+                    return Err(TimeError::Fenced(fence));
+                }
                 Err(ClockError::PeerAhead { .. }) => unreachable!("now() hears no peer"),
             }
         }
@@ -360,7 +445,7 @@ impl Timekeeper {
         let mut state = self.state.lock();
         let reading = self.wall.read();
         let promised = state.promise(reading);
-        if !state.closing && state.clock.bound_due(reading).is_some() {
+        if !state.closing && state.due().is_some() {
             self.want_renewal(&mut state);
         }
         match state.in_flight {
@@ -369,10 +454,21 @@ impl Timekeeper {
         }
     }
 
-    /// How long until the wall clock alone could close `cut`; zero if it has passed it.
+    /// Whether the frontier stays below the present for no other reason than that a later bound is on its
+    /// way to the disk: after a while in which nobody asked.
+    pub fn is_held_by_bound(&self) -> bool {
+        let state = self.state.lock();
+        state.renewal == Renewal::Wanted && state.clock.last().next() >= state.clock.bound()
+    }
+
+    /// How long until the wall clock alone could close `cut`; zero if it has passed it, or stamps have.
     pub fn until(&self, cut: Cut) -> Duration {
         let target = cut.bound().next().time().0;
-        Duration::from_millis(target.saturating_sub(self.wall.read().wall.0))
+        let ahead_ms = target.saturating_sub(self.wall.read().wall.0);
+        if ahead_ms > 0 && cut.bound() <= self.state.lock().clock.last().next() {
+            return Duration::ZERO;
+        }
+        Duration::from_millis(ahead_ms)
     }
 
     /// The wall clock's reading.
@@ -385,9 +481,21 @@ impl Timekeeper {
         self.wall.read().steady
     }
 
-    /// The largest skew that this clock accepts.
-    pub fn skew_max(&self) -> Duration {
-        self.options.skew_max
+    /// What is known of the clock's precision now.
+    pub fn precision(&self) -> ClockPrecision {
+        let discipline = self.wall.discipline();
+        let skew_max_ms = self.options.skew_max.as_millis() as u64;
+        let measured = discipline.error_max.filter(|_| discipline.is_synchronised);
+        let error_ms = measured.map_or(skew_max_ms, |error| {
+            u64::try_from(error.as_micros().div_ceil(1000)).unwrap_or(skew_max_ms).min(skew_max_ms)
+        });
+        let ahead = self.state.lock().clock.ahead_of(self.wall.read().wall);
+        ClockPrecision {
+            error_ms,
+            skew_max_ms,
+            is_synchronised: discipline.is_synchronised,
+            ahead_ms: ahead.as_millis() as u64,
+        }
     }
 
     /// Why no stamps are issued, if so.
@@ -397,10 +505,47 @@ impl Timekeeper {
         state.clock.fence()
     }
 
-    /// An operator says that the wall clock is right.
-    pub fn confirm(&self) {
-        self.state.lock().clock.confirm(self.wall.read());
+    /// Why nothing may be given up by the wall clock although it is not fenced, if so. Asks the kernel,
+    /// whose word ends a doubt.
+    pub fn doubt(&self) -> Option<ClockDoubt> {
+        self.looked(|state, _| state.clock.doubt())
+    }
+
+    /// The wall clock's time, by which things may be found old and given up; `None` while it is fenced or in
+    /// doubt: a clock that is wrong would make everything look old.
+    pub fn confirmed_now(&self) -> Option<SysTime> {
+        self.looked(|state, reading| {
+            let is_confirmed = state.clock.fence().is_none() && state.clock.doubt().is_none();
+            is_confirmed.then_some(reading.wall)
+        })
+    }
+
+    /// Looks at the clock, and asks the kernel where there is a doubt.
+    fn looked<T>(&self, ask: impl FnOnce(&State, Reading) -> T) -> T {
+        let mut state = self.state.lock();
+        let reading = self.wall.read();
+        state.promise(reading);
+        let is_doubted = state.clock.fence().is_none() && state.clock.doubt().is_some();
+        if is_doubted && self.wall.discipline().is_synchronised && state.clock.trust() {
+            tracing::info!("the kernel says that the wall clock is synchronised");
+            state.report();
+            self.want_renewal(&mut state);
+        }
+        ask(&state, reading)
+    }
+
+    /// An operator says that the wall clock is right. Why stamps are not issued all the same, if so.
+    pub fn confirm(&self) -> Option<Fence> {
+        let mut state = self.state.lock();
+        state.clock.confirm(self.wall.read());
+        state.report();
+        if !state.closing {
+            self.want_renewal(&mut state);
+        }
+        let fence = state.clock.fence();
+        drop(state);
         (self.advanced)();
+        fence
     }
 
     /// Whether a later bound was asked for and is not on stable storage yet. A simulation waits for
@@ -446,19 +591,26 @@ impl Keeper {
     /// Puts a later bound on stable storage, if one is due.
     fn renew(&mut self, timekeeper: &Timekeeper) {
         let mut state = timekeeper.state.lock();
-        let due = state.clock.bound_due(timekeeper.wall.read());
-        let synced_to = state.synced_to;
-        let Some(bound) = due else {
+        // A clock that jumped since somebody looked must not take the bound with it.
+        if !state.closing {
+            state.clock.look(timekeeper.wall.read());
+            state.report();
+        }
+        let (synced_to, mark) = (state.synced_to, state.clock.mark());
+        let Some(bound) = state.due() else {
             state.renewal = Renewal::Idle;
             timekeeper.changed.notify_all();
             return;
         };
         drop(state);
-        let written = self.file.write(bound, (synced_to, self.manifest()), false);
+        let manifest = self.manifest();
+        let next = Bound { bound, mark, synced_to, manifest, ..Bound::default() };
+        let written = self.file.write(next);
         let mut state = timekeeper.state.lock();
         match written {
             Ok(()) => {
                 state.clock.extend_bound(bound);
+                state.marked = mark;
                 state.renewal = Renewal::Idle;
             }
             Err(error) => {
@@ -473,14 +625,19 @@ impl Keeper {
 
     /// Writes that the store was closed.
     fn end(&mut self, timekeeper: &Timekeeper) {
-        let state = timekeeper.state.lock();
-        let (bound, synced_to) = (state.clock.last().next(), state.synced_to);
+        let mut state = timekeeper.state.lock();
+        // Nothing is promised by that: only how far the wall clock was right is to be known.
+        state.clock.look(timekeeper.wall.read());
+        let (bound, mark) = (state.clock.last().next(), state.clock.mark());
+        let synced_to = state.synced_to;
         drop(state);
         // The bound in force may lie ahead of every stamp; a clean end takes it back, so that the next
         // start need not wait. It is the one fall that is safe: nothing at or above the new bound was
         // given out, and nothing will be.
         self.file.newest.bound = self.file.newest.bound.min(bound);
-        if let Err(error) = self.file.write(bound, (synced_to, self.manifest()), true) {
+        let manifest = self.manifest();
+        let last = Bound { bound, mark, synced_to, manifest, clean: true, ..Bound::default() };
+        if let Err(error) = self.file.write(last) {
             tracing::warn!(%error, "the bound file was not closed; the next start waits a second");
         }
     }

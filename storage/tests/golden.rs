@@ -339,11 +339,13 @@ fn f12_every_field_stands_where_the_document_says() {
     assert_eq!((&file[third..third + 4], u64_at(&file, third + 64)), (&b"FFJ1"[..], 200));
 
     let bound = disk.bytes("bound");
-    let newest = &bound[..48];
-    assert_eq!((&newest[..8], u64_at(newest, 8)), (&b"FFBOUND1"[..], 2));
+    let newest = &bound[..64];
+    assert_eq!((&newest[..8], u64_at(newest, 8)), (&b"FFBOUND2"[..], 2));
     assert_eq!((u64_at(newest, 24), newest[32]), (280 + 104, 1));
-    assert_eq!(u32_at(newest, 44), crc32c::crc32c(&newest[..44]));
-    assert_eq!((&bound[4096..4104], u64_at(&bound, 4104)), (&b"FFBOUND1"[..], 1));
+    assert_eq!((newest[41], u64_at(newest, 42)), (1, harness::BEGIN.0 + 5));
+    assert_eq!(newest[50..60], [0; 10]);
+    assert_eq!(u32_at(newest, 60), crc32c::crc32c(&newest[..60]));
+    assert_eq!((&bound[4096..4104], u64_at(&bound, 4104)), (&b"FFBOUND2"[..], 1));
 }
 
 fn from_hex(name: &str) -> Vec<u8> {

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use harness::{BEGIN, Rig, append, manual_clock};
-use hlc::{Cut, Fence, Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock};
+use hlc::{ClockDiscipline, Cut, Fence, Hlc, ManualClock, OsClock, SysTime, UserTime, WallClock};
 use storage::disk::MemoryDisk;
-use storage::timekeeper::TimeError;
+use storage::timekeeper::{BoundFile, TimeError};
 use storage::{Append, AppendError, Durability, LogId, Offset, Options};
 
 const LOG: LogId = LogId(1);
@@ -267,4 +267,143 @@ fn f22_requests_that_wait_together_share_one_write_and_one_sync() {
     assert!(results.iter().flatten().all(Result::is_ok));
     assert_eq!(rig.store.stats().syncs.load(Ordering::SeqCst) - syncs, 1);
     assert!(disk.operations() - before <= 3, "a write, a sync, and perhaps zeros ahead");
+}
+
+const DAY: u64 = 24 * 60 * 60 * 1000;
+
+/// A clock of which the kernel does not say that it is synchronised.
+fn unsynchronised() -> Arc<ManualClock> {
+    let clock = manual_clock();
+    clock.set_discipline(ClockDiscipline::default());
+    clock
+}
+
+fn ahead(days: u64) -> SysTime {
+    SysTime(BEGIN.0 + days * DAY)
+}
+
+fn is_behind(rig: &Rig) -> bool {
+    matches!(rig.store.timekeeper().fence(), Some(Fence::Behind { .. }))
+}
+
+/// A bound that went with the jump would be the floor of the next life's stamps.
+#[test]
+fn a_clock_that_jumped_since_somebody_looked_does_not_take_the_bound_with_it() {
+    let (disk, clock) = (MemoryDisk::new(), unsynchronised());
+    let options = Options { driven_by_hand: true, ..Options::default() };
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    write(&rig, b"a");
+    clock.advance(Duration::from_secs(60));
+    rig.store.timekeeper().frontier();
+    assert!(rig.store.timekeeper().is_renewing(), "a later bound was asked for");
+    clock.step_to(ahead(8));
+    rig.settle();
+    let bound = BoundFile::read(&disk).unwrap().unwrap().bound;
+    assert!(bound < Hlc::at(ahead(1)), "{bound}");
+}
+
+#[test]
+fn by_a_clock_far_ahead_at_the_start_nothing_is_old_until_an_operator_confirms_it() {
+    let (disk, clock) = (MemoryDisk::new(), unsynchronised());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    assert_eq!(rig.store.timekeeper().confirmed_now(), Some(BEGIN), "a new store has no past");
+    let first = write(&rig, b"a");
+    rig.store.close();
+    clock.step_to(ahead(8));
+    // Starting again ends no doubt, however a life ends.
+    for closes in [true, false, true] {
+        let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+        assert_eq!(rig.store.timekeeper().confirmed_now(), None);
+        assert_eq!(rig.store.timekeeper().fence(), None, "writes go on");
+        assert!(write(&rig, b"b") > first);
+        match closes {
+            true => rig.store.close(),
+            false => std::mem::forget(rig),
+        }
+        clock.advance(Duration::from_secs(5));
+    }
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let doubt = rig.store.timekeeper().doubt().unwrap();
+    assert!(doubt.ahead_ms > 8 * DAY - 10_000, "{doubt}");
+    assert_eq!(rig.store.timekeeper().confirm(), None);
+    assert_eq!(rig.store.timekeeper().confirmed_now(), Some(clock.read().wall));
+    rig.store.close();
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    assert!(rig.store.timekeeper().confirmed_now().is_some(), "and the next life knows");
+}
+
+#[test]
+fn a_clock_that_the_kernel_says_is_synchronised_is_confirmed() {
+    let (disk, clock) = (MemoryDisk::new(), unsynchronised());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    write(&rig, b"a");
+    rig.store.close();
+    clock.step_to(ahead(8));
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    assert_eq!(rig.store.timekeeper().confirmed_now(), None);
+    let error_max = Some(Duration::from_micros(2001));
+    clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max });
+    assert_eq!(rig.store.timekeeper().confirmed_now(), Some(ahead(8)));
+    // Also one that is found so at the start.
+    rig.store.close();
+    clock.step_to(ahead(16));
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    assert_eq!(rig.store.timekeeper().doubt(), None);
+}
+
+/// The whole course of a clock that was ahead by days: no history goes, and no day of writes.
+#[test]
+fn a_clock_set_right_after_days_ahead_is_confirmed_and_stamps_go_on_above() {
+    let (disk, clock) = (MemoryDisk::new(), unsynchronised());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    write(&rig, b"a");
+    rig.store.close();
+    clock.step_to(ahead(8));
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let wrong = write(&rig, b"b");
+    let frontier = rig.frontier();
+    let then = answer(&rig, Cut::through(frontier));
+    rig.store.close();
+    clock.step_to(SysTime(BEGIN.0 + 60_000));
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    assert!(is_behind(&rig), "and nothing is old by it");
+    assert_eq!(rig.store.timekeeper().confirmed_now(), None);
+    assert_eq!(rig.store.timekeeper().confirm(), None);
+    assert_eq!(rig.store.timekeeper().confirmed_now(), Some(clock.read().wall));
+    let stamp = write(&rig, b"c");
+    assert!(stamp > wrong && stamp > frontier && stamp.time() == frontier.time(), "{stamp}");
+    assert_eq!(answer(&rig, Cut::through(frontier)), then, "the cut repeats");
+    let precision = rig.store.timekeeper().precision();
+    assert!(precision.ahead_ms > 8 * DAY - 120_000, "{precision:?}");
+    // What was given out is closed, or ends with a group; it is no future.
+    assert_eq!(rig.store.timekeeper().until(Cut::through(stamp)), Duration::ZERO);
+    assert!(rig.store.timekeeper().until(Cut::before(ahead(9))) > Duration::from_secs(60));
+    rig.settle();
+    for closes in [false, true] {
+        let rig = Rig::open(&disk.after_kill(), Options::default(), &clock).unwrap();
+        assert_eq!(rig.store.timekeeper().fence(), None, "what was confirmed stays so");
+        assert!(rig.store.timekeeper().confirmed_now().is_some());
+        assert!(write(&rig, b"d") > stamp);
+        if closes {
+            rig.store.close();
+        }
+    }
+}
+
+#[test]
+fn a_measured_precision_is_the_kernel_s_and_the_setting_at_most() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    let measured = |is_synchronised, error_us: Option<u64>| {
+        let error_max = error_us.map(Duration::from_micros);
+        clock.set_discipline(ClockDiscipline { is_synchronised, error_max });
+        let precision = rig.store.timekeeper().precision();
+        assert_eq!((precision.skew_max_ms, precision.ahead_ms), (500, 0));
+        (precision.is_synchronised, precision.error_ms)
+    };
+    assert_eq!(measured(true, Some(0)), (true, 0));
+    assert_eq!(measured(true, Some(2001)), (true, 3));
+    assert_eq!(measured(true, Some(900_000)), (true, 500));
+    assert_eq!(measured(true, None), (true, 500));
+    assert_eq!(measured(false, Some(2001)), (false, 500));
 }

@@ -12,14 +12,14 @@ use tests::{Directory, Ended, PATIENCE, Server, run};
 struct Shell {
     bootstrap: String,
     _server: Server,
-    _data: Directory,
+    data: Directory,
 }
 
 impl Shell {
     fn new() -> Shell {
         let data = Directory::new();
         let server = Server::start(data.path(), &[]).expect("it starts");
-        Shell { bootstrap: server.kafka.to_string(), _server: server, _data: data }
+        Shell { bootstrap: server.kafka.to_string(), _server: server, data }
     }
 
     fn run(&self, arguments: &[&str], input: &str) -> Ended {
@@ -193,9 +193,22 @@ fn a_cut_as_json_has_exactly_its_keys_and_the_same_hash_whenever_it_is_asked_for
     let mut keys: Vec<&str> =
         first.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
-    let expected = ["at", "closed", "durable", "frontier", "hash", "kind", "partitions", "skew_ms"];
+    let expected = [
+        "ahead_ms",
+        "at",
+        "clock_error_ms",
+        "clock_synchronised",
+        "closed",
+        "durable",
+        "frontier",
+        "hash",
+        "kind",
+        "partitions",
+        "skew_ms",
+    ];
     assert_eq!(keys, expected);
     assert_eq!((&first["at"], &first["durable"]), (&then.as_str().into(), &true.into()));
+    assert!(first["clock_error_ms"].as_u64() <= first["skew_ms"].as_u64(), "{first}");
     assert!(first["skew_ms"].is_u64() && first["frontier"].is_string(), "{first}");
     let hash = first["hash"].as_str().expect("text");
     assert!(hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hash}");
@@ -304,7 +317,7 @@ fn inspect_prints_every_kind_of_file_beside_the_server_that_uses_it() {
     let shell = Shell::new();
     shell.prints(&["topics", "create", "t"]);
     shell.takes(&["produce", "t"], "hello inspector\n");
-    let data = shell._data.path();
+    let data = shell.data.path();
     let file = |name: &str| data.join(name).to_str().expect("text").to_owned();
     let journal = file("journal/00000000000000000000.journal");
     let identity = shell.prints(&["inspect", &file("FREEZEFRAME")]);
@@ -527,4 +540,20 @@ fn g15_what_a_server_signed_is_verified_and_a_changed_byte_is_named() {
     let changed = &json(ended.stdout())["verified"]["first_changed"];
     let name = sealed.file_name().and_then(|name| name.to_str()).expect("text");
     assert_eq!((&changed["file"], &changed["offset"]), (&name.into(), &0.into()), "{changed}");
+}
+
+#[test]
+fn the_clock_is_looked_at_and_confirmed_without_http() {
+    let shell = Shell::new();
+    let data_dir = shell.data.path().to_str().expect("a path that is text");
+    let clock = |command, more: &[&str]| {
+        run(&[&["clock", command, "--data-dir", data_dir], more].concat(), "")
+    };
+    let status = clock("status", &[]);
+    assert!(status.stdout().starts_with("the time is confirmed, and writes are taken\n"));
+    let confirmed = json(clock("confirm", &["--json"]).stdout());
+    assert_eq!((&confirmed["fenced"], &confirmed["unconfirmed"]), (&Value::Null, &Value::Null));
+    assert!(confirmed["clock_error_ms"].as_u64() <= confirmed["skew_ms"].as_u64(), "{confirmed}");
+    let nowhere = run(&["clock", "status", "--data-dir", "/no/such/directory"], "");
+    must_fail(&nowhere, 1, &["--data-dir"]);
 }

@@ -1,12 +1,14 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use compat_kafka::Address;
+use storage::timekeeper::{BOUND_FILE, Bound};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
 use crate::config::Listen;
+use crate::control::{Request, ask_clock};
 
 /// A data directory, gone when dropped.
 struct Directory(PathBuf);
@@ -112,6 +114,52 @@ async fn the_clock_is_confirmed_by_operators_and_not_by_web_pages() {
     assert!(ask(&running, "GET", "/clock/confirm", "").await.starts_with("HTTP/1.1 405"));
     let answer = ask(&running, "GET", "/", "").await;
     assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("/metrics"), "{answer}");
+    running.close("the test ends").await;
+}
+
+/// The bound file says that the clock was last confirmed eight days before: as if it were that much ahead now.
+fn age_confirmed_time(directory: &Directory) {
+    const EIGHT_DAYS_MS: u64 = 8 * 24 * 60 * 60 * 1000;
+    let path = directory.0.join("journal").join(BOUND_FILE);
+    let mut bytes = std::fs::read(&path).unwrap();
+    for slot in [0, 4096] {
+        let Some(bytes) = bytes[slot..].first_chunk_mut::<64>() else { continue };
+        if let Some(mut bound) = Bound::decode(bytes) {
+            bound.mark.wall.0 -= EIGHT_DAYS_MS;
+            *bytes = bound.encode();
+        }
+    }
+    std::fs::write(&path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_clock_that_is_far_ahead_at_the_start_is_said_and_confirmed_without_http() {
+    let directory = Directory::new("doubt");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    running.engine.create_topic("t", 1, BTreeMap::new(), [7; 16], false).await.unwrap();
+    running.close("the test ends").await;
+    age_confirmed_time(&directory);
+    let running = Broker::start(config(&directory)).await.unwrap();
+    let data_dir = directory.0.clone();
+    let clock = async |request| {
+        let data_dir = data_dir.clone();
+        let asking = tokio::task::spawn_blocking(move || ask_clock(&data_dir, &request));
+        asking.await.unwrap().unwrap()
+    };
+    let status = clock(Request::ClockStatus).await;
+    assert_eq!((status.fenced, status.ahead_ms, status.skew_ms), (None, 0, 500));
+    let ready = ask(&running, "GET", "/readyz", "").await;
+    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+    // A kernel that says that the clock is synchronised has confirmed it.
+    if !status.clock_synchronised {
+        let why = status.unconfirmed.unwrap();
+        assert!(why.contains("clock confirm") && ready.contains(&why), "{why}\n{ready}");
+        let metrics = ask(&running, "GET", "/metrics", "").await;
+        assert!(metrics.contains("\nfreezeframe_clock_unconfirmed 1"), "{metrics}");
+    }
+    assert_eq!(clock(Request::ClockConfirm).await.unconfirmed, None);
+    let ready = ask(&running, "GET", "/readyz", "").await;
+    assert!(ready.ends_with("\r\n\r\nok\n"), "{ready}");
     running.close("the test ends").await;
 }
 

@@ -122,6 +122,14 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.storage.clock.bound_ahead = value.time(Duration::from_millis(100), HOUR)?;
         Ok(())
     }),
+    setting("clock.start-gap", "1h", |config, value| {
+        config.engine.storage.clock.start_gap = value.time(Duration::from_secs(1), CENTURY)?;
+        Ok(())
+    }),
+    setting("clock.trust-after", "24h", |config, value| {
+        config.engine.storage.clock.trust_after = value.time(Duration::from_secs(1), CENTURY)?;
+        Ok(())
+    }),
     setting("limits.partitions-max", "10000", |config, value| {
         config.engine.partitions_max = value.whole(1, 1_000_000)? as u32;
         Ok(())

@@ -99,6 +99,8 @@ tail-bytes = "16MiB"
 segment-bytes = "1GiB"
 [clock]
 skew-max = "250ms"
+start-gap = "30m"
+trust-after = "2h"
 [limits]
 groups-max = 1_000
 [kafka]
@@ -123,7 +125,10 @@ broker.rack = "r1"
     assert_eq!(config.data_dir, PathBuf::from("/var/lib/freezeframe"));
     assert_eq!(config.engine.storage.durability, Durability::Written);
     assert_eq!(config.engine.storage.tail_bytes_max, 16 << 20);
-    assert_eq!(config.engine.storage.clock.skew_max, Duration::from_millis(250));
+    let clock = &config.engine.storage.clock;
+    assert_eq!(clock.skew_max, Duration::from_millis(250));
+    assert_eq!(clock.start_gap, Duration::from_secs(30 * 60));
+    assert_eq!(clock.trust_after, Duration::from_secs(2 * 60 * 60));
     assert_eq!(config.kafka_face.groups.groups_max, 1000);
     assert_eq!(config.kafka_face.connections_max, 100);
     assert_eq!(config.kafka_face.connections_per_ip_max, 10);

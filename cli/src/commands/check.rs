@@ -370,7 +370,8 @@ mod tests {
                 made.write(&segment_name(start), &bytes);
             }
             let bound = Hlc::at(SysTime(5000));
-            let bound = Bound { sequence: 1, bound, synced_to: 176, clean: true, manifest: 0 };
+            let bound =
+                Bound { sequence: 1, bound, synced_to: 176, clean: true, ..Bound::default() };
             made.write("bound", &bound.encode());
             for start in [0, 88] {
                 let disk = RealDisk::open(&made.0.join("journal")).unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use client::history::When;
+use client::history::{CutAnswer, When};
 
 use super::Server;
 use crate::moments::{At, described, parse_patience};
@@ -88,8 +88,37 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     output.flush()?;
     let at = cut.at.parse().map_or_else(|_| cut.at.clone(), |ask| described(&ask));
     let durable = if cut.durable { "on stable storage" } else { "not yet on stable storage" };
-    eprintln!("at {at}\nfrontier {}, clocks within {} ms, {durable}", cut.frontier, cut.skew_ms);
+    eprintln!("at {at}\nfrontier {}, {}, {durable}", cut.frontier, precision(&cut));
     let closed = if cut.closed { "causally closed" } else { "not causally closed" };
     eprintln!("hash {}\n{} of each partition, {closed}", cut.hash, cut.kind);
     Ok(())
+}
+
+/// How precise the times of a cut are, in words.
+fn precision(cut: &CutAnswer) -> String {
+    let (error_ms, skew_ms, ahead_ms) = (cut.clock_error_ms, cut.skew_ms, cut.ahead_ms);
+    let mut text = match cut.clock_synchronised {
+        true => format!("clock right within {error_ms} ms"),
+        false => format!("clock not known to be synchronised, trusted within {skew_ms} ms"),
+    };
+    if ahead_ms > 0 {
+        text.push_str(&format!(", stamps {ahead_ms} ms ahead of it"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_precise_a_cut_is_is_said_in_words() {
+        let text = r#"{"at":"s5","kind":"prefix","closed":true,"frontier":"sh0000000000050001","skew_ms":500,"clock_error_ms":3,"clock_synchronised":true,"ahead_ms":0,"durable":true,"hash":"00","partitions":[]}"#;
+        let exact: CutAnswer = serde_json::from_str(text).unwrap();
+        assert_eq!(precision(&exact), "clock right within 3 ms");
+        let vague = CutAnswer { clock_synchronised: false, ahead_ms: 8, ..exact };
+        let expected =
+            "clock not known to be synchronised, trusted within 500 ms, stamps 8 ms ahead of it";
+        assert_eq!(precision(&vague), expected);
+    }
 }

@@ -96,7 +96,7 @@ const KINDS: &[Kind] = &[
     Kind {
         what: "what was promised and what was synced",
         has_name: |name| name == storage::timekeeper::BOUND_FILE,
-        magic: b"FFBOUND1",
+        magic: b"FFBOUND2",
         magic_at: 0,
         print: bound::print,
     },

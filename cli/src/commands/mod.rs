@@ -7,6 +7,7 @@ use crate::args::{Cli, Command};
 
 pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod clock;
 pub(crate) mod completions;
 pub(crate) mod consume;
 pub(crate) mod cut;
@@ -30,6 +31,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Serve(args) => serve::run(args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => mount::umount(&args),
+        Command::Clock(args) => clock::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Demo(args) => as_client(demo::run(args)),

@@ -57,7 +57,7 @@ pub(crate) struct UmountArgs {
 
 /// Which server: the one that runs on a data directory of this machine.
 #[derive(Debug, clap::Args)]
-struct ServerArgs {
+pub(super) struct ServerArgs {
     /// Where the data of the server lies
     #[arg(
         long,
@@ -65,7 +65,7 @@ struct ServerArgs {
         env = "FREEZEFRAME_DATA_DIR",
         default_value = "./freezeframe-data"
     )]
-    data_dir: PathBuf,
+    pub(super) data_dir: PathBuf,
 }
 
 /// Mounts, or lists what is mounted.

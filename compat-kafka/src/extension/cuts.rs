@@ -28,7 +28,10 @@ const PARTITION_BYTES: usize = 80;
 /// The answer's document; its fields in the order of their names, as everywhere.
 #[derive(Serialize)]
 struct CutDocument<'a> {
+    ahead_ms: u64,
     at: String,
+    clock_error_ms: u64,
+    clock_synchronised: bool,
     /// Whether it holds, with an event, all that happened before it.
     closed: bool,
     durable: bool,
@@ -58,14 +61,17 @@ pub(super) async fn cut(kafka: &Arc<Kafka>, request: CutRequest) -> Result<Strin
 
 fn cut_answer(answer: &CutAnswer) -> String {
     let document = CutDocument {
+        ahead_ms: answer.precision.ahead_ms,
         at: answer.moment.to_string(),
+        clock_error_ms: answer.precision.error_ms,
+        clock_synchronised: answer.precision.is_synchronised,
         closed: matches!(answer.moment, Moment::Sys(_)),
         durable: answer.durable,
         frontier: stamp(answer.frontier),
         hash: format!("{:032x}", answer.hash),
         kind: "prefix",
         partitions: &answer.partitions,
-        skew_ms: answer.skew_ms,
+        skew_ms: answer.precision.skew_max_ms,
     };
     let mut text = Vec::with_capacity(answer.partitions.len() * PARTITION_BYTES);
     serde_json::to_writer(&mut text, &document).expect("texts and numbers are JSON");

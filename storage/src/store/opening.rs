@@ -132,10 +132,8 @@ impl<S: Stage> Store<S> {
             segment_frames_max: options.segment_frames_max,
         };
         let journal = Journal::new(disk, reserve, segments, recovered.end, limits, frames);
-        let floor = newest.bound.previous();
         let (timekeeper, keeper) = Timekeeper::start(
             bound_file,
-            floor,
             Reached { synced_to: recovered.end, manifest: manifest_sequence },
             wall,
             options.clock,

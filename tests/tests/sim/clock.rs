@@ -1,9 +1,9 @@
 //! The node's clocks. Steady time is the simulation's own; the wall clock is steps away from it.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hlc::{Reading, SysTime, WallClock};
+use hlc::{ClockDiscipline, Reading, SysTime, WallClock};
 use tokio::time::Instant;
 
 /// Where wall clocks begin.
@@ -19,6 +19,8 @@ pub(crate) struct SimClock {
     offset_ms: AtomicI64,
     /// The latest time that it ever showed anybody.
     shown_ms: AtomicU64,
+    /// What it shows now nobody should go by.
+    is_doubtful: AtomicBool,
 }
 
 impl SimClock {
@@ -28,6 +30,7 @@ impl SimClock {
             paused_ms: AtomicU64::new(0),
             offset_ms: AtomicI64::new(0),
             shown_ms: AtomicU64::new(0),
+            is_doubtful: AtomicBool::new(false),
         }
     }
 
@@ -41,7 +44,16 @@ impl SimClock {
         self.offset_ms.load(Ordering::SeqCst)
     }
 
-    /// The latest time that anybody has read off it.
+    /// From now on nobody should go by it, or that is over.
+    pub(crate) fn set_doubtful(&self, is_doubtful: bool) {
+        self.is_doubtful.store(is_doubtful, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.is_doubtful.load(Ordering::SeqCst)
+    }
+
+    /// The latest time that anybody has read off it and could go by.
     pub(crate) fn shown_ms(&self) -> u64 {
         self.shown_ms.load(Ordering::SeqCst)
     }
@@ -58,11 +70,18 @@ impl WallClock for SimClock {
         let steady = Duration::from_secs(1) + self.began.elapsed() + paused;
         let right_ms = START_MS + steady.as_millis() as u64;
         let wall = SysTime(right_ms.saturating_add_signed(self.offset_ms()));
-        self.shown_ms.fetch_max(wall.0, Ordering::SeqCst);
+        if !self.is_doubtful() {
+            self.shown_ms.fetch_max(wall.0, Ordering::SeqCst);
+        }
         Reading { wall, steady }
     }
 
     fn pause(&self, for_how_long: Duration) {
         self.paused_ms.fetch_add(for_how_long.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// As in a container: nobody says that it is synchronised.
+    fn discipline(&self) -> ClockDiscipline {
+        ClockDiscipline::default()
     }
 }

@@ -129,4 +129,8 @@ pub(crate) enum Fact {
     Died(Death),
     /// The wall clock jumped so far ahead that nobody trusts it; or that is over.
     Mistrusted(bool),
+    /// The node starts under a clock that is far ahead and wrong, which nobody confirms; or that is over.
+    Doubted(bool),
+    /// Somebody confirmed a wall clock behind stamps that were given out.
+    RanAhead,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
 use engine::files::FileOptions;
 use engine::{Engine, EngineOptions, HousekeepingOptions};
-use hlc::WallClock;
+use hlc::{Fence, WallClock};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -123,9 +123,9 @@ impl Node {
         Some(client)
     }
 
-    /// The operator says that the wall clock is right.
-    pub(crate) fn confirm_clock(&self) {
-        self.engine.timekeeper().confirm();
+    /// The operator says that the wall clock is right. Why nothing is accepted all the same, if so.
+    pub(crate) fn confirm_clock(&self) -> Option<Fence> {
+        self.engine.timekeeper().confirm()
     }
 
     /// Takes no more connections, and lets requests end.

@@ -80,10 +80,14 @@ pub(crate) enum Reached {
     Stopped,
     /// A clock had jumped.
     Mistrusted,
+    /// A node started under a clock that was far ahead.
+    Doubted,
+    /// Stamps were far ahead of a clock that was confirmed.
+    RanAhead,
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 37] = [
+pub(crate) const ALL: [Reached; 39] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -121,6 +125,8 @@ pub(crate) const ALL: [Reached; 37] = [
     Reached::CrashAtStart,
     Reached::Stopped,
     Reached::Mistrusted,
+    Reached::Doubted,
+    Reached::RanAhead,
 ];
 
 impl Reached {
@@ -170,6 +176,7 @@ impl Reached {
             Fact::Cleaned { .. } => vec![Reached::Cleaned],
             Fact::Died(death) => vec![Reached::Died(*death)],
             Fact::Mistrusted(true) => vec![Reached::Mistrusted],
+            Fact::Doubted(true) => vec![Reached::Doubted],
             _ => Vec::new(),
         }
     }

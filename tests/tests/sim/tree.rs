@@ -207,6 +207,13 @@ impl Tree {
 }
 
 impl Tree {
+    /// Forgets nodes without a name that `earlier` does not have: whether they were ever made is not known,
+    /// and nobody has them open.
+    pub(crate) fn forget_nameless_since(&mut self, earlier: &Tree) {
+        let named: Vec<u64> = self.names.values().copied().collect();
+        self.nodes.retain(|inode, _| named.contains(inode) || earlier.nodes.contains_key(inode));
+    }
+
     /// What was not known of it is as it is seen to be.
     pub(crate) fn learn(&mut self, sight: &Sight) {
         for (name, inode) in &mut self.names {

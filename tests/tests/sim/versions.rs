@@ -53,6 +53,11 @@ impl Versions {
         self.all.last().expect("there is always the empty one")
     }
 
+    /// The one at a place.
+    pub(crate) fn at(&self, nth: usize) -> &Version {
+        &self.all[nth]
+    }
+
     /// One of those that are kept in mind, counted from the newest.
     pub(crate) fn back(&self, count: usize) -> &Version {
         &self.all[self.all.len().saturating_sub(count + 1)]
@@ -125,13 +130,57 @@ impl Versions {
         }
     }
 
-    /// A life begins with one of them: what came after it never happened.
-    pub(crate) fn begin_with(&mut self, nth: usize, tree: Tree, frontier: Hlc) {
+    /// A life begins with one of them: what came after it never happened. Those from `first` on look the
+    /// same, and then whether it and what lies between happened is not known: what was made there and has no
+    /// name may be made again, and at a moment from then on it may not be seen.
+    pub(crate) fn begin_with(
+        &mut self,
+        (first, nth): (usize, usize),
+        mut tree: Tree,
+        frontier: Hlc,
+    ) {
+        tree.forget_nameless_since(&self.all[first].tree);
         self.all.truncate(nth + 1);
+        for version in &mut self.all[first + 1..] {
+            version.by = frontier;
+        }
         self.is_pending = false;
         self.synced = self.synced.min(nth);
         let newest = self.all.last_mut().expect("there is always the empty one");
         newest.tree = tree;
         newest.by = newest.by.min(frontier);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::SysTime;
+
+    use super::*;
+    use crate::tree::Change;
+
+    /// A directory was made and removed, neither was synced, and the machine lost its power: files look as
+    /// they did before, and as they did after.
+    #[test]
+    fn what_may_have_been_lost_unseen_may_be_made_again_and_may_not_be_seen() {
+        let stamp = |ms| Hlc::at(SysTime(ms));
+        let mut versions = Versions::default();
+        let made = Change::MakeDirectory { name: "d".to_owned(), mode: 0o700 };
+        let removed = Change::RemoveDirectory { name: "d".to_owned() };
+        for (change, ms) in [(made, 10), (removed, 20)] {
+            let tree = versions.last().tree.after(&change, 7, stamp(ms)).unwrap();
+            versions.send(tree.clone(), stamp(ms - 1));
+            versions.happened(tree, stamp(ms - 1), stamp(ms));
+        }
+        let seen = |versions: &Versions| {
+            let within = versions.within(stamp(15));
+            within.map(|(_, version)| version.tree.names(true)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&versions), [["d"]]);
+        let newest = versions.newest().tree.clone();
+        assert!(newest.node(7).is_some(), "somebody may have it open");
+        versions.begin_with((0, 2), newest, stamp(30));
+        assert!(versions.newest().tree.node(7).is_none());
+        assert!(seen(&versions).contains(&Vec::new()));
     }
 }

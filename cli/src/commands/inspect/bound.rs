@@ -16,12 +16,24 @@ struct SlotLine<'a> {
     bound: Option<String>,
     synced_to: Option<u64>,
     closed: Option<bool>,
+    wall_confirmed_ms: Option<u64>,
+    is_confirmed: Option<bool>,
 }
 
 pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
     let slots = read_slots(&*inspected.file)?;
     let newest = slots.iter().filter_map(whole).map(|bound| bound.sequence).max();
-    let headings = &["slot", "state", "sequence", "bound", "synced to", "closed", "counts"];
+    let headings = &[
+        "slot",
+        "state",
+        "sequence",
+        "bound",
+        "synced to",
+        "closed",
+        "time confirmed to",
+        "confirmed",
+        "counts",
+    ];
     let mut table = Table::new(headings);
     for (index, slot) in slots.iter().enumerate() {
         let state = match slot {
@@ -41,6 +53,8 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
                 bound: bound.map(|bound| bound.bound.to_string()),
                 synced_to: bound.map(|bound| bound.synced_to),
                 closed: bound.map(|bound| bound.clean),
+                wall_confirmed_ms: bound.map(|bound| bound.mark.wall.0),
+                is_confirmed: bound.map(|bound| bound.mark.is_confirmed),
             })?;
             continue;
         }
@@ -52,6 +66,8 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
             cell(|bound| stamp(bound.bound)),
             cell(|bound| bound.synced_to.to_string()),
             cell(|bound| truth(bound.clean)),
+            cell(|bound| bound.mark.wall.0.to_string()),
+            cell(|bound| truth(bound.mark.is_confirmed)),
             truth(counts),
         ]);
     }

@@ -10,6 +10,7 @@ use engine::Engine;
 use hlc::Hlc;
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::disk::{Fault, MemoryDisk};
+use tokio::time::Instant;
 
 use super::hoarder::look_at_many;
 use super::producer::Producer;
@@ -37,6 +38,13 @@ const ARMED: Duration = Duration::from_secs(2);
 const NUDGE_MS: i64 = 100;
 /// `clock.skew-max`, as it is if nobody sets it.
 const SKEW_MAX_MS: i64 = 500;
+/// By how much a clock is far off.
+const FAR_OFF_MS: [i64; 4] = [2 * HOUR_MS, 30 * HOUR_MS, 8 * 24 * HOUR_MS, 400 * 24 * HOUR_MS];
+const HOUR_MS: i64 = 60 * 60 * 1000;
+/// When that happens, at the latest.
+const ERRS_MS_MAX: u64 = 17_000;
+/// How often a write is tried.
+const WRITE_TRIES: u32 = 5;
 /// How long requests have to end when the node stops in order.
 const STOPPING: Duration = Duration::from_millis(300);
 
@@ -46,12 +54,17 @@ pub(crate) struct Operator {
     chance: Chance,
     /// How far ahead a wrong clock was ever believed, at most.
     believed_ms: i64,
+    /// When the node is to start under a clock that is far off, if it is.
+    errs_from: Option<Instant>,
 }
 
 impl Operator {
     pub(crate) fn new(world: &Rc<World>, chance: Chance) -> Operator {
-        let client = Client::new(world);
-        Operator { world: Rc::clone(world), client, chance, believed_ms: NUDGE_MS }
+        let (client, mut chance) = (Client::new(world), chance);
+        let errs_after = Duration::from_millis(chance.between(4000, ERRS_MS_MAX));
+        let errs_from = chance.one_in(3).then(|| Instant::now() + errs_after);
+        let world = Rc::clone(world);
+        Operator { world, client, chance, believed_ms: NUDGE_MS, errs_from }
     }
 
     /// Starts the first life, and makes the topics that stay.
@@ -71,6 +84,9 @@ impl Operator {
     pub(crate) async fn run(&mut self) {
         while !self.world.is_over() {
             pause(&mut self.chance, 20, 250).await;
+            if self.errs_from.take_if(|from| *from <= Instant::now()).is_some() {
+                self.start_under_wrong_clock().await;
+            }
             match self.chance.below(40) {
                 0..16 => self.keep_house().await,
                 16..20 => self.delete_records().await,
@@ -174,10 +190,16 @@ impl Operator {
 
     /// Ends this life, and begins the next after a while.
     async fn die(&mut self, death: Death) {
+        self.die_and_set_clock(death, 0).await;
+    }
+
+    /// The same, and the clock is set in between.
+    async fn die_and_set_clock(&mut self, death: Death, by_ms: i64) {
         self.world.note(WHO, &format!("the node dies: {death:?}"));
         let disk = self.disk();
         if death == Death::InOrder {
             self.end_in_order().await;
+            self.set_clock_by(by_ms);
             return self.start(disk.after_kill(), false).await;
         }
         self.world.audit(Occasion::Death);
@@ -193,6 +215,7 @@ impl Operator {
         }
         self.died(death);
         pause(&mut self.chance, 0, 1200).await;
+        self.set_clock_by(by_ms);
         self.start(left, death == Death::PowerLost).await;
     }
 
@@ -291,6 +314,12 @@ impl Operator {
         self.world.clock_steps.set(self.world.clock_steps.get() + 1);
     }
 
+    fn set_clock_by(&self, by_ms: i64) {
+        if by_ms != 0 {
+            self.set_clock(by_ms);
+        }
+    }
+
     /// As NTP does: within what is accepted, and never far from the right time.
     fn nudge_clock(&mut self) {
         let to = self.chance.below(2 * NUDGE_MS as u64 + 1) as i64 - NUDGE_MS;
@@ -331,8 +360,10 @@ impl Operator {
         if !at_once {
             pause(&mut self.chance, 50, 800).await;
         }
-        if let Some(node) = self.world.node.borrow().as_ref() {
-            node.confirm_clock();
+        if let Some(node) = self.world.node.borrow().as_ref()
+            && let Some(fence) = node.confirm_clock()
+        {
+            self.world.fail(WHO, &format!("the clock was confirmed, and is fenced: {fence}"));
         }
         self.world.note(WHO, "the clock is confirmed");
     }
@@ -342,6 +373,122 @@ impl Operator {
             let death = *self.chance.pick(&[Death::Killed, Death::PowerLost]);
             self.die(death).await;
         }
+    }
+
+    // ---- A clock that is wrong when the node starts ----
+
+    async fn start_under_wrong_clock(&mut self) {
+        let by_ms = *self.chance.pick(&FAR_OFF_MS);
+        self.world.tell(&Fact::RanAhead);
+        // Right, but for this.
+        self.set_clock(-self.world.clock.offset_ms());
+        self.confirm_if(true).await;
+        self.wait_for_mark().await;
+        match self.chance.one_in(3) {
+            true => self.start_behind(by_ms).await,
+            false => self.start_ahead(by_ms).await,
+        }
+    }
+
+    /// Far ahead: nothing goes. Once it is right again, and somebody says so, writes are taken.
+    async fn start_ahead(&mut self, by_ms: i64) {
+        self.world.clock.set_doubtful(true);
+        self.world.tell(&Fact::Doubted(true));
+        self.die_somehow(by_ms).await;
+        self.expect_doubt().await;
+        if self.chance.one_in(2) {
+            // Starting again ends no doubt.
+            self.die_somehow(0).await;
+            self.expect_doubt().await;
+        }
+        match self.chance.one_in(2) {
+            true => self.set_clock(-by_ms),
+            false => self.die_somehow(-by_ms).await,
+        }
+        self.give_up_all().await;
+        self.world.tell(&Fact::Doubted(false));
+        self.world.clock.set_doubtful(false);
+        self.confirm_and_write().await;
+        if self.chance.one_in(2) {
+            // What was confirmed stays so.
+            self.die_somehow(0).await;
+            self.expect_trust();
+        }
+    }
+
+    /// Far behind, and somebody believes it; and later it is right again.
+    async fn start_behind(&mut self, by_ms: i64) {
+        self.die_somehow(-by_ms).await;
+        let fence = self.world.engine().and_then(|engine| engine.timekeeper().fence());
+        if fence.is_none() && self.world.engine().is_some() {
+            self.world.fail(WHO, "a clock that is far behind at the start is not fenced");
+        }
+        self.confirm_and_write().await;
+        self.give_up_all().await;
+        match self.chance.one_in(2) {
+            true => self.set_clock(by_ms),
+            false => self.die_somehow(by_ms).await,
+        }
+        self.confirm_and_write().await;
+    }
+
+    async fn die_somehow(&mut self, by_ms: i64) {
+        let death = *self.chance.pick(&[Death::InOrder, Death::Killed, Death::PowerLost]);
+        self.die_and_set_clock(death, by_ms).await;
+    }
+
+    async fn expect_doubt(&mut self) {
+        let Some(engine) = self.world.engine() else { return };
+        if engine.timekeeper().doubt().is_none() {
+            self.world.fail(WHO, "a clock that is far ahead at the start is believed");
+        }
+        pause(&mut self.chance, 50, 500).await;
+        self.give_up_all().await;
+    }
+
+    fn expect_trust(&self) {
+        let Some(engine) = self.world.engine() else { return };
+        if engine.time_to_give_up().is_none() {
+            self.world.fail(WHO, "the next life does not know that the clock was confirmed");
+        }
+    }
+
+    /// Does all at once that gives something up.
+    async fn give_up_all(&self) {
+        let Some(engine) = self.world.engine() else { return };
+        let sealed = [engine.seal().await, engine.tend().await];
+        let gone = [engine.give_up_old().await, engine.compact_due().await];
+        let groups = engine.give_up_old_groups().await;
+        self.world.note(WHO, &format!("gives up what there is: {:?}", (sealed, gone, groups)));
+        self.world.audit(Occasion::Whole);
+    }
+
+    /// Confirms the clock: from then on writes are taken.
+    async fn confirm_and_write(&mut self) {
+        self.confirm_if(true).await;
+        let mut producer = Producer::new(&self.world, 1, self.chance.fork());
+        for _ in 0..WRITE_TRIES {
+            if producer.deliver(&[("plain", 0)]).await {
+                self.wait_for_mark().await;
+                break;
+            }
+            pause(&mut self.chance, 20, 200).await;
+        }
+        let Some(engine) = self.world.engine() else { return };
+        if let Some(fence) = engine.timekeeper().fence() {
+            self.world
+                .fail(WHO, &format!("the clock was confirmed, and nothing is taken: {fence}"));
+        }
+        if engine.timekeeper().precision().ahead_ms > HOUR_MS as u64 {
+            self.world.reach(Reached::RanAhead);
+        }
+    }
+
+    /// Waits until what was confirmed is on stable storage.
+    async fn wait_for_mark(&self) {
+        let is_written =
+            || self.world.engine().is_none_or(|engine| !engine.timekeeper().is_renewing());
+        wait_until(is_written, ARMED).await;
     }
 
     // ---- What it keeps ----
@@ -400,6 +547,9 @@ impl Operator {
             let newest = engine.frontier();
             let clock = &self.world.clock;
             wait_until(|| clock.wall_ms() > newest.time().0, ARMED).await;
+            if clock.wall_ms() <= newest.time().0 {
+                return;
+            }
             let steps =
                 [engine.seal().await, engine.tend().await, engine.compact_due().await.map(drop)];
             if !has_sent || engine.time_to_give_up().is_none() || steps.iter().any(Result::is_err) {

@@ -103,13 +103,21 @@ impl Pinner {
 
     async fn list(&mut self) {
         let (asked, steps) = (self.world.clock.wall_ms(), self.world.clock_steps.get());
+        let was_trusted = self.goes_by_clock();
         let Ok(answer) = self.client.ask_extension(&json!({"op": "pins"})).await else { return };
         let Some(pins) = answer["pins"].as_array() else { return };
         let listed = pins.iter().filter_map(|pin| Some(pin["name"].as_str()?.to_owned())).collect();
         self.world.note(WHO, &format!("sees {listed:?}"));
-        // What the clock showed when it was answered is known if nobody has set it since.
-        let at_least_ms = if steps == self.world.clock_steps.get() { asked } else { 0 };
+        // What the clock showed when it was answered is known if nobody has set it since; and by one that
+        // is fenced or in doubt no pin is over.
+        let is_known = steps == self.world.clock_steps.get() && was_trusted && self.goes_by_clock();
+        let at_least_ms = if is_known { asked } else { 0 };
         self.world.tell(&Fact::Pins { listed, at_least_ms });
+    }
+
+    /// Whether the node finds things old by its clock.
+    fn goes_by_clock(&self) -> bool {
+        self.world.engine().is_some_and(|engine| engine.time_to_give_up().is_some())
     }
 
     fn standing(&self) -> Vec<String> {

@@ -80,16 +80,18 @@ impl Scribe {
         let frontier = engine.frontier();
         let mut ledger = self.world.ledger.borrow_mut();
         let files = &mut ledger.files;
-        let found = files
+        let alike: Vec<usize> = files
             .at_start(lost_power)
-            .find(|(_, version)| difference(&version.tree.sight(), &sight).is_none())
-            .map(|(nth, version)| (nth, version.tree.clone()));
-        let Some((nth, mut tree)) = found else { return };
+            .filter(|(_, version)| difference(&version.tree.sight(), &sight).is_none())
+            .map(|(nth, _)| nth)
+            .collect();
+        let (Some(&nth), Some(&first)) = (alike.first(), alike.last()) else { return };
+        let mut tree = files.at(nth).tree.clone();
         if nth < files.last_place() {
             self.world.reach(Reached::FilesLost);
         }
         tree.learn(&sight);
-        files.begin_with(nth, tree, frontier);
+        files.begin_with((first, nth), tree, frontier);
         (self.life, self.power_losses) =
             (Some(self.world.deaths.get()), self.world.power_losses.get());
         ledger.files_life = self.life;

@@ -1,5 +1,6 @@
 //! A clock that cannot be trusted stamps nothing: no stamp is further ahead of the wall clock than the
-//! largest skew, and while the wall clock has jumped, nothing is accepted.
+//! largest skew, until somebody confirms a wall clock that is behind; and while the wall clock has jumped,
+//! nothing is accepted.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,8 @@ pub(super) struct FencedRefuses {
     mistrusted: Option<Step>,
     /// Acknowledged since the last audit.
     acked: BTreeMap<u64, u64>,
+    /// Stamps may be ahead of the wall clock: somebody has confirmed it so.
+    may_run_ahead: bool,
 }
 
 impl Invariant for FencedRefuses {
@@ -28,6 +31,7 @@ impl Invariant for FencedRefuses {
         match fact {
             Fact::Mistrusted(true) => self.mistrusted = Some(step),
             Fact::Mistrusted(false) => self.mistrusted = None,
+            Fact::RanAhead => self.may_run_ahead = true,
             Fact::Acked { batch: id } => {
                 let batch = ledger.batch(*id);
                 if self.mistrusted.is_some_and(|since| batch.sent > since) {
@@ -47,7 +51,7 @@ impl Invariant for FencedRefuses {
                 continue;
             };
             let stamp_ms = entry.stamp.time().0;
-            if stamp_ms > wall_ms + SKEW_MAX_MS {
+            if stamp_ms > wall_ms + SKEW_MAX_MS && !self.may_run_ahead {
                 return Err(format!(
                     "{} was given out when the clock showed {wall_ms}",
                     entry.stamp

@@ -13,6 +13,8 @@ const FAR_MS: u64 = 600_000;
 #[derive(Default)]
 pub(super) struct FuturesAreRefused {
     latest: Hlc,
+    /// Stamps, and so the frontier, may be far ahead of the wall clock: somebody has confirmed it so.
+    may_run_ahead: bool,
 }
 
 impl Invariant for FuturesAreRefused {
@@ -41,7 +43,13 @@ impl Invariant for FuturesAreRefused {
                     _ => Ok(()),
                 }
             }
-            Fact::Moment(moment) if moment.at.time().0 > moment.wall_ms + FAR_MS => {
+            Fact::RanAhead => {
+                self.may_run_ahead = true;
+                Ok(())
+            }
+            Fact::Moment(moment)
+                if moment.at.time().0 > moment.wall_ms + FAR_MS && !self.may_run_ahead =>
+            {
                 Err(format!("{} lies in the far future, and was read", moment.at))
             }
             _ => Ok(()),

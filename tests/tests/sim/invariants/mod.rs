@@ -5,6 +5,7 @@ mod compaction_keeps_the_newest;
 mod cuts_are_closed;
 mod cuts_are_exact;
 mod cuts_repeat;
+mod doubt_gives_nothing_up;
 mod fenced_refuses;
 mod files_as_they_were;
 mod files_keep_the_rules;
@@ -78,6 +79,7 @@ pub(crate) fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(pins_stand_until_they_expire::PinsStandUntilTheyExpire),
         Box::new(given_up_is_said::GivenUpIsSaid),
         Box::new(futures_are_refused::FuturesAreRefused::default()),
+        Box::new(doubt_gives_nothing_up::DoubtGivesNothingUp::default()),
         Box::new(fenced_refuses::FencedRefuses::default()),
         Box::new(names_as_they_were::NamesAsTheyWere::default()),
         Box::new(offsets_as_they_were::OffsetsAsTheyWere::default()),

@@ -1,0 +1,121 @@
+//! `freezeframe clock`: how the clock of the server that runs here is, and that it is right.
+
+use broker::control::{ClockStatus, Request, ask_clock};
+
+use super::mount::ServerArgs;
+use crate::output::Output;
+
+/// Arguments of `clock`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The server of the data directory is asked; it must run on this machine, and root and
+the user that it runs as can ask.
+
+Where the wall clock jumped, or is behind what was given out, writes are refused
+(fenced). Where it is far ahead of the last time that was confirmed when the server
+starts, nothing is given up by its age (unconfirmed). If the wall clock is right,
+confirm it: both end, and nothing is lost. Stamps that were given out ahead of it
+stay; later ones go on above them until it has caught up, and the status says by how
+much they are ahead.
+
+Examples:
+  freezeframe clock status
+  freezeframe clock status --data-dir /var/lib/freezeframe --json
+  freezeframe clock confirm --data-dir /var/lib/freezeframe")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: ClockCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ClockCommand {
+    /// Say how the clock is.
+    #[command(after_help = "\
+Examples:
+  freezeframe clock status --data-dir /var/lib/freezeframe")]
+    Status(ClockArgs),
+    /// Say that the wall clock is right: look at it before.
+    #[command(after_help = "\
+Examples:
+  date; freezeframe clock confirm --data-dir /var/lib/freezeframe")]
+    Confirm(ClockArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ClockArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// One line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks, and prints how the clock is.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let (request, args) = match &args.command {
+        ClockCommand::Status(args) => (Request::ClockStatus, args),
+        ClockCommand::Confirm(args) => (Request::ClockConfirm, args),
+    };
+    let status = ask_clock(&args.server.data_dir, &request)?;
+    let mut output = Output::lock();
+    match args.json {
+        true => output.json(&status)?,
+        false => output.bytes(format!("{}\n", in_words(&status)).as_bytes())?,
+    }
+    Ok(output.flush()?)
+}
+
+fn in_words(status: &ClockStatus) -> String {
+    let mut lines = Vec::new();
+    if let Some(why) = &status.fenced {
+        lines.push(format!("writes are fenced: {why}"));
+    }
+    lines.extend(status.unconfirmed.clone());
+    if lines.is_empty() {
+        lines.push("the time is confirmed, and writes are taken".to_owned());
+    }
+    let (error_ms, skew_ms) = (status.clock_error_ms, status.skew_ms);
+    lines.push(match status.clock_synchronised {
+        true => format!("the kernel says that it is synchronised, and right within {error_ms} ms"),
+        false => format!(
+            "the kernel does not say that it is synchronised; it is trusted within {skew_ms} ms"
+        ),
+    });
+    if status.ahead_ms > 0 {
+        lines.push(format!("stamps are {} ms ahead of the wall clock", status.ahead_ms));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_wrong_with_the_clock_is_a_line() {
+        let well = ClockStatus {
+            wall_ms: 1,
+            fenced: None,
+            unconfirmed: None,
+            ahead_ms: 0,
+            clock_synchronised: true,
+            clock_error_ms: 3,
+            skew_ms: 500,
+        };
+        assert_eq!(
+            in_words(&well),
+            "the time is confirmed, and writes are taken\nthe kernel says that it is synchronised, and right within 3 ms"
+        );
+        let ill = ClockStatus {
+            fenced: Some("it jumped".to_owned()),
+            unconfirmed: Some("the time is not confirmed".to_owned()),
+            ahead_ms: 7,
+            clock_synchronised: false,
+            ..well
+        };
+        let text = in_words(&ill);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["writes are fenced: it jumped", "the time is not confirmed"]);
+        assert_eq!(lines[3], "stamps are 7 ms ahead of the wall clock");
+    }
+}
