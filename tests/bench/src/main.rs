@@ -16,6 +16,7 @@ mod compare;
 mod connection;
 mod consume;
 mod files;
+mod floor;
 mod histogram;
 mod latency;
 mod meter;
@@ -41,6 +42,7 @@ use crate::{
     compare::CompareWork,
     consume::ConsumeWork,
     files::FilesWork,
+    floor::FloorWork,
     latency::LatencyWork,
     produce::ProduceWork,
     report::{Format, Report, median_of, show, show_all},
@@ -70,6 +72,9 @@ Examples:
   Ours beside Apache Kafka, in turn:
     freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9192 --rounds 5 \\
         produce --like java --bytes 1GiB
+  Ours beside the least that a broker can do on the same disk:
+    freezeframe-bench floor --listen 127.0.0.1:9292 --dir /tmp/floor &
+    freezeframe-bench compare --ours 127.0.0.1:9092 --theirs 127.0.0.1:9292 produce
   The storage crate beside plain files, by the experiments of the paper on FFFS:
     freezeframe-bench storage all --dir /tmp --seconds 10 --results storage.json
   Cuts, seeks and reading of the past, inside of the engine and from a server:
@@ -111,6 +116,8 @@ enum Subject {
     Sweep(Aimed<SweepWork>),
     /// The same measurement of two brokers in turn
     Compare(CompareWork),
+    /// The least that a broker can do, as a broker of its own to compare with
+    Floor(FloorWork),
     /// A mounted directory beside one of an ordinary file system
     Files(FilesWork),
     /// The storage crate itself, beside plain files on the same disk
@@ -156,6 +163,7 @@ fn run(arguments: Arguments) -> Result<()> {
             Ok(())
         }
         Subject::Compare(work) => compare::run(&work, format),
+        Subject::Floor(work) => floor::run(&work),
         Subject::Files(work) => files::run(&work, format),
         Subject::Storage(work) => store::run(&work, format),
         Subject::Time(work) => time::run(&work, format),
@@ -202,6 +210,7 @@ mod tests {
             "time all --bootstrap a:1 --dir /tmp --results time.json",
             "time cut --partitions 10000 --json",
             "wave --bootstrap a:1 --kafka b:2 --out docs/wave",
+            "floor --listen 127.0.0.1:9192 --dir /tmp/floor --durability os",
             "files all --mounted /mnt/frames/files --beside /tmp --read /mnt/frames/topics/t/0.log",
             "compare --ours a:1 --theirs b:2 --rounds 5 latency --rate 10",
         ] {

@@ -46,6 +46,7 @@ pub(crate) struct Meter {
 struct Reading {
     cpu: Cpu,
     written_bytes: Option<u64>,
+    read_bytes: Option<u64>,
 }
 
 /// What was used in a run. Nothing of the broker if its process is not known.
@@ -62,6 +63,7 @@ pub(crate) struct BrokerUsage {
     pub(crate) resident_peak_bytes: u64,
     pub(crate) resident_after_bytes: u64,
     pub(crate) written_bytes: Option<u64>,
+    pub(crate) read_bytes: Option<u64>,
 }
 
 impl Meter {
@@ -91,19 +93,22 @@ impl Meter {
         thread::sleep(settle);
         let settled = read(broker)?;
         let written_bytes = settled.written_bytes.zip(self.broker_before.written_bytes);
+        let read_bytes = settled.read_bytes.zip(self.broker_before.read_bytes);
         let usage = BrokerUsage {
             cpu: at_end.cpu.since(self.broker_before.cpu),
             settled: settled.cpu.since(self.broker_before.cpu),
             resident_peak_bytes,
             resident_after_bytes: broker.resident_bytes()?,
             written_bytes: written_bytes.map(|(after, before)| after.saturating_sub(before)),
+            read_bytes: read_bytes.map(|(after, before)| after.saturating_sub(before)),
         };
         Ok(Usage { wall, client, broker: Some(usage) })
     }
 }
 
 fn read(process: Process) -> Result<Reading> {
-    Ok(Reading { cpu: process.cpu()?, written_bytes: process.written_bytes() })
+    let (written_bytes, read_bytes) = (process.written_bytes(), process.read_bytes());
+    Ok(Reading { cpu: process.cpu()?, written_bytes, read_bytes })
 }
 
 /// The most memory seen, until the sender of `stopped` is gone.

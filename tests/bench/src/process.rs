@@ -100,8 +100,17 @@ impl Process {
 
     /// Bytes this process has caused to be written to disks, if we may know.
     pub(crate) fn written_bytes(self) -> Option<u64> {
+        self.io_field("write_bytes: ")
+    }
+
+    /// Bytes this process has caused to be read from disks, if we may know.
+    pub(crate) fn read_bytes(self) -> Option<u64> {
+        self.io_field("read_bytes: ")
+    }
+
+    fn io_field(self, name: &str) -> Option<u64> {
         let text = self.read("io").ok()?;
-        text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
+        text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
     }
 
     /// This process and all that descend from it.

@@ -77,6 +77,9 @@ impl Report {
             if let Some(written) = broker.written_bytes {
                 self.add(Better::Lower, "written GB/GB", written as f64 / payload_bytes as f64);
             }
+            if let Some(read) = broker.read_bytes {
+                self.add(Better::Lower, "read GB/GB", read as f64 / payload_bytes as f64);
+            }
         }
         let client = usage.client.total().as_secs_f64();
         self.add(Better::Neither, "client CPU s/GB", client / gigabytes);

@@ -1,0 +1,164 @@
+//! The floor: the least that a broker can do for a record, as a broker of its own.
+//!
+//! It receives requests into aligned memory, checks the CRC-32C of each batch once, writes the bytes once
+//! to the disk from where they were received, and answers. To a consumer it sends the same batch again and
+//! again out of memory. It keeps no index, no offsets of its own beyond a count, and no history; a second
+//! life of it knows nothing of the first. So what a real broker costs above it is what its promises cost.
+//!
+//! It speaks as much of Kafka's protocol as the measurements here need, so that `compare` runs it in turn
+//! with a server.
+
+mod answers;
+mod receive;
+mod wire;
+mod written;
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+use crate::connection::resolve;
+use receive::FloorConnection;
+
+/// How the floor is run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FloorWork {
+    /// Where to listen, HOST:PORT
+    #[arg(long, default_value = "127.0.0.1:9192")]
+    listen: String,
+
+    /// Where to write; on the same disk as the server that it is compared with
+    #[arg(long)]
+    dir: PathBuf,
+
+    /// What has happened to bytes before they are answered
+    #[arg(long, value_enum, default_value_t = FloorDurability::Fsync)]
+    durability: FloorDurability,
+}
+
+/// What has happened to bytes before they are answered.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FloorDurability {
+    /// The disk has them
+    Os,
+    /// They were synced
+    Fsync,
+}
+
+/// What all connections share.
+pub(crate) struct Floor {
+    address: SocketAddr,
+    dir: PathBuf,
+    durability: FloorDurability,
+    connections: AtomicU64,
+    topics: Mutex<HashMap<String, FloorTopic>>,
+}
+
+/// What is known of a topic: how many records each partition holds, and one batch of them.
+struct FloorTopic {
+    ends: Vec<i64>,
+    sample: Option<answers::SampleBatches>,
+}
+
+/// Serves until the process ends.
+pub(crate) fn run(work: &FloorWork) -> Result<()> {
+    let listener = TcpListener::bind(resolve(&work.listen)?)
+        .with_context(|| format!("listen at {}", work.listen))?;
+    std::fs::create_dir_all(&work.dir).with_context(|| format!("make {}", work.dir.display()))?;
+    eprintln!("the floor listens at {}", listener.local_addr()?);
+    serve(&listener, work)
+}
+
+fn serve(listener: &TcpListener, work: &FloorWork) -> Result<()> {
+    let floor = Floor {
+        address: listener.local_addr()?,
+        dir: work.dir.clone(),
+        durability: work.durability,
+        connections: AtomicU64::new(0),
+        topics: Mutex::default(),
+    };
+    thread::scope(|scope| {
+        loop {
+            let (stream, peer) = listener.accept().context("accept a connection")?;
+            let (floor, number) = (&floor, floor.connections.fetch_add(1, Ordering::Relaxed));
+            scope.spawn(move || {
+                let run = || FloorConnection::open(floor, stream, number)?.run();
+                if let Err(error) = run() {
+                    eprintln!("a connection ended. peer={peer}, error={error:#}");
+                }
+            });
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::batch::Batch;
+    use crate::consume::{self, ConsumeWork};
+    use crate::produce::{self, ProduceWork};
+    use crate::sender::{Acks, produce_frame};
+    use crate::target::{Target, TargetArgs};
+    use crate::topic::Topic;
+
+    #[derive(Parser)]
+    struct Line<Work: Args> {
+        #[command(flatten)]
+        work: Work,
+    }
+
+    fn work<Work: Args>(line: &str) -> Work {
+        Line::parse_from(["floor"].into_iter().chain(line.split(' '))).work
+    }
+
+    fn listening(name: &str) -> (Target, PathBuf) {
+        let dir = std::env::temp_dir().join(format!("bench-floor-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let bootstrap = listener.local_addr().unwrap().to_string();
+        let (listen, durability) = (bootstrap.clone(), FloorDurability::Os);
+        let work = FloorWork { listen, dir: dir.clone(), durability };
+        thread::spawn(move || serve(&listener, &work));
+        let pid = Some(std::process::id());
+        (Target::find(&TargetArgs { bootstrap, pid }).unwrap(), dir)
+    }
+
+    #[test]
+    fn the_floor_takes_what_is_produced_and_gives_back_whole_batches() {
+        let (target, dir) = listening("whole");
+        for line in ["--bytes 9MB --settle 0", "--bytes 3MB --partitions 7 --like java --settle 0"]
+        {
+            let report = produce::run(&target, &work::<ProduceWork>(line)).unwrap();
+            assert!(report.figure("records/s").unwrap() > 0.0);
+            let line = format!("{line} --check-crc");
+            let report = consume::run(&target, &work::<ConsumeWork>(&line)).unwrap();
+            assert!(report.figure("bytes a request").unwrap() > 0.0);
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_batch_whose_checksum_is_wrong_ends_its_connection() {
+        let (target, dir) = listening("wrong");
+        let topic = Topic::create(target.address, 1, 1000).unwrap();
+        let mut batch = Batch::single(b"0123456789", 5).to_vec();
+        *batch.last_mut().unwrap() ^= 1;
+        let frame = produce_frame(&topic.name, &[0], &batch, Acks::All, 7).unwrap();
+        let mut stream = TcpStream::connect(target.address).unwrap();
+        stream.write_all(&frame).unwrap();
+        assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), 0, "no answer");
+        drop(topic);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
