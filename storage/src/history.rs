@@ -17,7 +17,7 @@ mod proving;
 mod rebuilding;
 mod replacing;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ use crate::journal::{Segment, Segments};
 use crate::log::{Base, Beginning, Log, LogId, Offset, Reached};
 use crate::manifest::{Manifest, ManifestEdit, ManifestWriter};
 use crate::part::Parts;
-use crate::proof::SigningKey;
+use crate::proof::{FrameLeaves, SigningKey};
 use crate::reserve::Reserve;
 pub use giving_up::Freed;
 pub(crate) use loading::head_tables;
@@ -42,6 +42,16 @@ pub use replacing::{Compacted, Emit, Fill, Kept};
 const TEND_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 /// A writer waits once so many sealed segments are not indexed: what they hold is in memory.
 const WAITING_MAX: usize = 4;
+
+/// The leaves of so many segments that have no proof are kept; the proofs of earlier ones are made from
+/// their files.
+const UNPROVED_MAX: usize = 8;
+
+/// What the proof of a segment is made of.
+struct UnprovedSegment {
+    end: u64,
+    leaves: Arc<FrameLeaves>,
+}
 
 /// A segment that was sealed and is not indexed yet.
 #[derive(Debug)]
@@ -106,8 +116,10 @@ pub(crate) struct History {
     /// Held by whoever tends.
     tending: Mutex<()>,
     /// Whether proofs are written, up to where they are, and what signs them.
-    proves: bool,
+    pub(crate) proves: bool,
     proved_to: AtomicU64,
+    /// The leaves of segments that are not proved yet, by position; at most [`UNPROVED_MAX`].
+    unproved: Mutex<BTreeMap<u64, UnprovedSegment>>,
     pub(crate) signing_key: OnceLock<Arc<SigningKey>>,
     /// The sequence of the manifest that is on stable storage, for the bound file.
     manifest_sequence: Arc<AtomicU64>,

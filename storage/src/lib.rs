@@ -15,6 +15,7 @@
 //! The layout of every file is in `docs/FORMAT.md`, and only there.
 pub mod catalog;
 pub mod check;
+mod checksum;
 mod data_cache;
 mod data_file;
 pub mod disk;

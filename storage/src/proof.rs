@@ -17,6 +17,7 @@
 //!   Only a head known from elsewhere tells.
 
 mod builder;
+mod frame_leaves;
 mod key;
 mod layout;
 mod reader;
@@ -26,18 +27,20 @@ use std::fmt;
 
 pub use builder::{Finished, ProofBuilder};
 pub use ed25519_dalek::{SigningKey, VerifyingKey};
+pub(crate) use frame_leaves::{FrameLeaf, FrameLeaves};
 pub use key::{KeyError, read_public_key, read_signing_key};
 pub use layout::{
     PROOF_BLOCK_BYTES, PROOF_ENTRIES_PER_BLOCK, PROOF_HEADER_BYTES, ProofHeader, Signature,
 };
 pub use reader::{Leaf, Mismatch, Proof, ProofError};
-pub(crate) use write::cut_proof;
 pub use write::{WriteProofError, chain_before, write_proof};
+pub(crate) use write::{cut_proof, write_known_proof};
 
 use crate::journal::FRAME_BYTES;
+use crate::tail::{HEAD_BYTES_MAX, Payload};
 
 /// What keeps leaves apart from all other hashes, of ours and of others.
-const LEAF_CONTEXT: &str = "freezeframe journal frame leaf, format 1";
+const LEAF_CONTEXT: &str = "freezeframe journal frame leaf, format 2";
 const SUFFIX: &str = ".proof";
 
 /// The name of the proof of the segment that begins at `start`.
@@ -82,16 +85,37 @@ impl fmt::Debug for Digest {
     }
 }
 
+/// How many of a payload's first bytes a leaf covers as they are. The service fills some of them in when
+/// an append has its place; the rest of a payload never changes, so it is hashed before that.
+const LEAF_HEAD_BYTES: usize = HEAD_BYTES_MAX;
+/// What a leaf is made of at most: body digest, position, header, and the payload's first bytes.
+const LEAF_BYTES_MAX: usize = 32 + 8 + FRAME_BYTES + LEAF_HEAD_BYTES;
+
+/// The digest of a payload behind its first [`HEAD_BYTES_MAX`] bytes.
+pub(crate) fn body_digest(payload: &Payload) -> Digest {
+    let from = LEAF_HEAD_BYTES.saturating_sub(payload.head.as_slice().len());
+    let body = payload.rest.get(from..).unwrap_or_default();
+    Digest(*blake3::hash(body).as_bytes())
+}
+
 /// Makes leaves, one after the other.
-///
-/// The payload comes first: its whole chunks are hashed side by side then, and the 88 bytes of
-/// position and header do not put them out of step.
 #[derive(Clone)]
-pub struct LeafHasher(blake3::Hasher);
+pub struct LeafHasher {
+    leaf: blake3::Hasher,
+    body: blake3::Hasher,
+    /// The first bytes of the payload that is being taken.
+    head: [u8; LEAF_HEAD_BYTES],
+    head_length: usize,
+}
 
 impl Default for LeafHasher {
     fn default() -> LeafHasher {
-        LeafHasher(blake3::Hasher::new_derive_key(LEAF_CONTEXT))
+        LeafHasher {
+            leaf: blake3::Hasher::new_derive_key(LEAF_CONTEXT),
+            body: blake3::Hasher::new(),
+            head: [0; LEAF_HEAD_BYTES],
+            head_length: 0,
+        }
     }
 }
 
@@ -104,23 +128,60 @@ impl fmt::Debug for LeafHasher {
 impl LeafHasher {
     /// Takes the next bytes of a frame's payload.
     pub fn payload(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        let (head, body) = bytes.split_at(bytes.len().min(LEAF_HEAD_BYTES - self.head_length));
+        self.head[self.head_length..self.head_length + head.len()].copy_from_slice(head);
+        self.head_length += head.len();
+        if !body.is_empty() {
+            self.body.update(body);
+        }
     }
 
     /// The leaf of the frame whose payload was taken; the next one can begin.
     pub fn leaf(&mut self, position: u64, header: &[u8; FRAME_BYTES]) -> Digest {
-        let mut place = [0; 8 + FRAME_BYTES];
-        place[..8].copy_from_slice(&position.to_le_bytes());
-        place[8..].copy_from_slice(header);
-        self.0.update(&place);
-        let leaf = Digest(*self.0.finalize().as_bytes());
-        self.0.reset();
+        let body = Digest(*self.body.finalize().as_bytes());
+        let (head, length) = (self.head, self.head_length);
+        let leaf = self.join(position, header, &head[..length], body);
+        self.clear();
         leaf
+    }
+
+    /// The leaf of a frame of whose payload the [`body_digest`] is known.
+    pub(crate) fn leaf_over(
+        &mut self,
+        position: u64,
+        header: &[u8; FRAME_BYTES],
+        payload: &Payload,
+        body: Digest,
+    ) -> Digest {
+        let (head, rest) = (payload.head.as_slice(), &payload.rest);
+        let more = rest.len().min(LEAF_HEAD_BYTES - head.len());
+        let mut first = [0; LEAF_HEAD_BYTES];
+        first[..head.len()].copy_from_slice(head);
+        first[head.len()..head.len() + more].copy_from_slice(&rest[..more]);
+        self.join(position, header, &first[..head.len() + more], body)
+    }
+
+    fn join(
+        &mut self,
+        position: u64,
+        header: &[u8; FRAME_BYTES],
+        head: &[u8],
+        body: Digest,
+    ) -> Digest {
+        let mut bytes = [0; LEAF_BYTES_MAX];
+        bytes[..32].copy_from_slice(&body.0);
+        bytes[32..40].copy_from_slice(&position.to_le_bytes());
+        bytes[40..40 + FRAME_BYTES].copy_from_slice(header);
+        bytes[40 + FRAME_BYTES..][..head.len()].copy_from_slice(head);
+        self.leaf.reset();
+        self.leaf.update(&bytes[..40 + FRAME_BYTES + head.len()]);
+        Digest(*self.leaf.finalize().as_bytes())
     }
 
     /// Forgets what was taken.
     pub fn clear(&mut self) {
-        self.0.reset();
+        self.body.reset();
+        self.head_length = 0;
     }
 }
 

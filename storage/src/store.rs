@@ -23,7 +23,7 @@ use crate::history::{Compacted, Fill, Freed, History, HistoryStats};
 use crate::index::{BlockCache, Tip};
 use crate::log::{Log, LogId, Offset};
 use crate::part::Part;
-use crate::proof::SigningKey;
+use crate::proof::{SigningKey, body_digest};
 use crate::timekeeper::Timekeeper;
 pub use opening::OpenError;
 use replay::{Found, follows, replay_parts};
@@ -349,7 +349,8 @@ impl<S: Stage> Store<S> {
         self.queue(appends, durability, true, Box::new(done));
     }
 
-    /// The journal's thread reads no files: how far logs have come is read here.
+    /// The journal's thread reads no files: how far logs have come is read here. Nor does it look at
+    /// payloads: they are hashed here, where they have just been looked at and the caches have them.
     fn queue(
         &self,
         appends: Vec<Append<S::Note>>,
@@ -358,7 +359,10 @@ impl<S: Stage> Store<S> {
         done: Box<dyn FnOnce(Results<S::Refusal>) + Send>,
     ) {
         let logs = appends.iter().map(|append| self.log(append.log)).collect::<io::Result<_>>();
-        let request = Request { makes_space, ..Request::new(appends, durability, done) };
+        let proves = self.shared.history.proves;
+        let proved = appends.iter().filter(|_| proves);
+        let bodies = proved.map(|append| body_digest(&append.payload)).collect();
+        let request = Request { makes_space, bodies, ..Request::new(appends, durability, done) };
         match logs {
             Ok(logs) => self.push(Request { logs, ..request }),
             Err(error) => {

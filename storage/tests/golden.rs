@@ -112,18 +112,20 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
     let segment = a_small_store().bytes("00000000000000000000.journal");
     let [_, proof] = proofs_of_a_small_store();
     assert_eq!((PROOF_HEADER_BYTES, PROOF_BLOCK_BYTES, proof.len()), (256, 4096, 256 + 4096));
-    assert_eq!((&proof[..8], u32_at(&proof, 8), u32_at(&proof, 12)), (&b"FFPROOF1"[..], 1, 1));
+    assert_eq!((&proof[..8], u32_at(&proof, 8), u32_at(&proof, 12)), (&b"FFPROOF1"[..], 2, 1));
     assert_eq!([16, 24, 32].map(|at| u64_at(&proof, at)), [0, 280, 3]);
     let positions = [0, 96, 200];
     let frames = positions.map(|position| &segment[64 + position..]);
     assert_eq!(u64_at(&proof, 40), u64_at(frames[0], 16));
     assert_eq!(u64_at(&proof, 48), u64_at(frames[2], 16));
-    // Leaves: the payload, the position, the header.
+    // Leaves: the digest of the payload behind its first 64 bytes, the position, the header, those bytes.
     let leaf = |position: usize| -> [u8; 32] {
         let frame = &segment[64 + position..];
         let length = u32_at(frame, 8) as usize;
-        let parts = [&frame[80..80 + length], &(position as u64).to_le_bytes(), &frame[..80]];
-        blake3::derive_key("freezeframe journal frame leaf, format 1", &parts.concat())
+        let (head, body) = frame[80..80 + length].split_at(length.min(64));
+        let (body, position) = (*blake3::hash(body).as_bytes(), (position as u64).to_le_bytes());
+        let parts = [&body[..], &position, &frame[..80], head];
+        blake3::derive_key("freezeframe journal frame leaf, format 2", &parts.concat())
     };
     let leaves = positions.map(leaf);
     for (entry, (position, leaf)) in proof[256..].chunks(40).zip(positions.iter().zip(&leaves)) {

@@ -8,9 +8,9 @@ mod harness;
 use std::io::IoSlice;
 use std::ops::{ControlFlow, Range};
 
-use harness::{Rig, append, manual_clock};
+use harness::{Rig, append, append_with_head, manual_clock};
 use storage::check::{Change, Changed, Report, Verification};
-use storage::disk::{Disk, MemoryDisk};
+use storage::disk::{Disk, Fault, MemoryDisk};
 use storage::journal::segment_name;
 use storage::journal::{FRAME_BYTES, Found, FoundFrame, Frame, FrameReader, SEGMENT_HEADER_BYTES};
 use storage::proof::{
@@ -769,4 +769,77 @@ fn f41_the_chain_goes_on_behind_what_was_given_up_as_a_whole() {
     assert_eq!(report.problems, [""; 0]);
     let cut: Vec<bool> = verification(&report).proofs.iter().map(|proof| proof.is_cut).collect();
     assert_eq!(cut, [true, true, false, false]);
+}
+
+/// The proof of the segment that begins at `span`, as a walk over its file makes it.
+fn proof_from_file(disk: &MemoryDisk, span: Range<u64>) -> Vec<u8> {
+    let before = chain_before(disk, span.start).unwrap().unwrap();
+    let name = proof_name(span.start);
+    write_proof(disk, span, before, None, &mut |_| ControlFlow::Continue(())).unwrap();
+    disk.bytes(&name)
+}
+
+#[test]
+fn g15_a_proof_made_from_memory_is_the_one_that_its_file_gives() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { segment_bytes_max: 16 << 10, ..options() };
+    let lengths = (0..140).chain([300, 1024, 4096, 9000, 0, 3000]);
+    // The second life goes on in a segment of which the first has written a part.
+    for _ in 0..2 {
+        let rig = Rig::open(&disk, options, &clock).unwrap();
+        for length in lengths.clone() {
+            let bytes = vec![length as u8; length];
+            let both = vec![append(7, &bytes), append_with_head(7, &bytes)];
+            assert!(rig.append(both, Durability::Synced).iter().all(Result::is_ok));
+        }
+        rig.store.tend().unwrap();
+        rig.store.close();
+    }
+    let spans = spans(&disk);
+    assert!(spans.len() > 4, "{spans:?}");
+    for span in spans {
+        let made = disk.bytes(&proof_name(span.start));
+        assert!(made == proof_from_file(&disk, span.clone()), "{span:?}");
+    }
+}
+
+#[test]
+fn g15_what_a_disk_changes_before_the_proof_is_written_differs_from_it() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    for index in 0..PER_SEGMENT as u8 + 2 {
+        rig.append(vec![append(1, &[index; PAYLOAD])], Durability::Synced).remove(0).unwrap();
+    }
+    let mut forgery = Forgery::of(&disk, 0, 3);
+    forgery.frame_mut()[FRAME_BYTES + 5] ^= 1;
+    forgery.make_whole();
+    let file = disk.open(&forgery.name).unwrap();
+    file.write_at(&mut [IoSlice::new(&forgery.bytes)], 0).unwrap();
+    rig.store.tend().unwrap();
+    rig.store.close();
+    let report = storage::check::verify(&disk, &[], &mut |_| {}).unwrap();
+    let changed = verification(&report).first_changed().unwrap();
+    assert_eq!((changed.position, changed.change), (position(0, 3), Change::Altered));
+    assert_eq!(verification(&report).verified(), PER_SEGMENT as u64 - 1);
+}
+
+#[test]
+fn g15_a_group_that_the_disk_refused_has_no_leaves() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, options(), &clock).unwrap();
+    let one = || vec![append(1, &[3; PAYLOAD])];
+    rig.append(one(), Durability::Written).remove(0).unwrap();
+    disk.arm(Fault::FullAt(disk.held_bytes()));
+    let refused =
+        rig.append(vec![append(1, &[4; PAYLOAD]), append(1, &[5; 40])], Durability::Written);
+    assert!(refused.iter().all(Result::is_err));
+    disk.make_room();
+    for _ in 0..PER_SEGMENT {
+        rig.append(one(), Durability::Written).remove(0).unwrap();
+    }
+    rig.store.tend().unwrap();
+    rig.store.close();
+    let span = spans(&disk).remove(0);
+    let made = disk.bytes(&proof_name(span.start));
+    assert_eq!(made, proof_from_file(&disk, span));
 }

@@ -315,6 +315,7 @@ impl Opened {
             manifest_sequence,
             proves: options.proofs,
             proved_to: AtomicU64::new(0),
+            unproved: Mutex::default(),
             signing_key: OnceLock::new(),
             is_in_doubt: AtomicBool::new(false),
             lost: OnceLock::new(),

@@ -1,14 +1,16 @@
-//! Proofs of what is sealed: written in the order of the journal, before a stretch is filed.
+//! Proofs of what is sealed: written in the order of the journal, before a stretch is filed. What this life of
+//! the store wrote is proved from leaves in memory; only what an earlier one left is read for it.
 
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::History;
+use super::{History, UNPROVED_MAX, UnprovedSegment};
 use crate::part::{Layout, Part};
 use crate::proof::{
-    Digest, ProofError, ProofHeader, WriteProofError, chain_before, proof_name, write_proof,
+    Digest, FrameLeaves, ProofError, ProofHeader, WriteProofError, chain_before, proof_name,
+    write_known_proof, write_proof,
 };
 
 impl History {
@@ -28,7 +30,25 @@ impl History {
             self.prove(&part)?;
         }
         self.proved_to.store(part.end, Ordering::Release);
+        self.unproved.lock().remove(&part.start);
         Ok(true)
+    }
+
+    /// Keeps the leaves of a segment that was sealed, for its proof.
+    pub(crate) fn keep_leaves(&self, span: Range<u64>, leaves: FrameLeaves) {
+        let mut unproved = self.unproved.lock();
+        let (end, leaves) = (span.end, Arc::new(leaves));
+        unproved.insert(span.start, UnprovedSegment { end, leaves });
+        if unproved.len() > UNPROVED_MAX {
+            unproved.pop_first();
+        }
+    }
+
+    /// The leaves of a part's frames, if this life of the store wrote all of them.
+    fn known_leaves(&self, part: &Part) -> Option<Arc<FrameLeaves>> {
+        let unproved = self.unproved.lock();
+        let known = unproved.get(&part.start).filter(|known| known.end == part.end)?;
+        Some(Arc::clone(&known.leaves))
     }
 
     fn prove(&self, part: &Part) -> io::Result<()> {
@@ -38,7 +58,14 @@ impl History {
             Err(_) => ControlFlow::Break(()),
         };
         let before = self.chain_before(part)?;
-        match write_proof(&*self.disk, part.start..part.end, before, key, &mut progress) {
+        let (disk, span) = (&*self.disk, part.start..part.end);
+        let written = match self.known_leaves(part) {
+            // Another life of the store may have begun.
+            Some(_) if self.is_closing() => return Err(io::ErrorKind::Interrupted.into()),
+            Some(leaves) => write_known_proof(disk, span, &leaves, before, key),
+            None => write_proof(disk, span, before, key, &mut progress),
+        };
+        match written {
             Ok(_) => {
                 self.stats.proved.fetch_add(1, Ordering::Relaxed);
                 Ok(())

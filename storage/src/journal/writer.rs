@@ -7,6 +7,7 @@ use super::blocks::Blocks;
 use super::frame::{FRAME_BYTES, Frame, padded};
 use super::segment::{Segment, Segments};
 use crate::disk::{Disk, is_full};
+use crate::proof::{Digest, FrameLeaf, FrameLeaves, LeafHasher};
 use crate::reserve::{Reserve, refusal};
 use crate::tail::Payload;
 
@@ -36,6 +37,8 @@ pub(crate) enum WriteError {
 pub(crate) struct Limits {
     pub(crate) segment_bytes_max: u64,
     pub(crate) segment_frames_max: u64,
+    /// Whether the leaves of frames are kept for a proof.
+    pub(crate) proofs: bool,
 }
 
 /// The end of the journal, where its one writer writes.
@@ -58,10 +61,20 @@ pub(crate) struct Journal {
     /// How many frames the current segment holds, and how many it may.
     frames: u64,
     frames_max: u64,
+    proofs: bool,
+    hasher: LeafHasher,
+    /// A leaf for each frame of the current segment; `None` if not all are known.
+    leaves: Option<FrameLeaves>,
 }
 
-/// A segment that was sealed, and the position behind its last frame.
-pub(crate) type Sealed = (Arc<Segment>, u64);
+/// A segment that was sealed.
+pub(crate) struct Sealed {
+    pub(crate) segment: Arc<Segment>,
+    /// The position behind its last frame.
+    pub(crate) end: u64,
+    /// The leaves of its frames, where all are known.
+    pub(crate) leaves: Option<FrameLeaves>,
+}
 
 enum Part {
     Scratch { from: usize, to: usize },
@@ -97,6 +110,10 @@ impl Journal {
             blocks: Blocks::default(),
             frames,
             frames_max: limits.segment_frames_max,
+            proofs: limits.proofs,
+            hasher: LeafHasher::default(),
+            // A life before may have begun the segment: its leaves are not known here.
+            leaves: None,
         }
     }
 
@@ -116,11 +133,22 @@ impl Journal {
     }
 
     /// Lays out one more frame of the group, and returns the position of its payload. The lengths
-    /// and the checksum in `frame` are those of `payload`.
-    pub(crate) fn lay_out(&mut self, mut frame: Frame, payload: &Payload) -> u64 {
+    /// and the checksum in `frame` are those of `payload`, and so is `body`, if it is known.
+    pub(crate) fn lay_out(
+        &mut self,
+        mut frame: Frame,
+        payload: &Payload,
+        body: Option<Digest>,
+    ) -> u64 {
         frame.synced_to = self.synced_to;
         let position = self.laid_to;
         let header = frame.encode(position);
+        if let (Some(leaves), Some(body)) = (&mut self.leaves, body) {
+            let digest = self.hasher.leaf_over(position, &header, payload, body);
+            leaves.push(FrameLeaf { position, stamp: frame.stamp, digest });
+        } else {
+            self.leaves = None;
+        }
         let rest = &payload.rest;
         let padding = (padded(payload.len() as u64) - payload.len() as u64) as usize;
         self.scratch(|scratch| {
@@ -219,6 +247,7 @@ impl Journal {
         self.current = Some(segment);
         self.zeroed_to = self.end;
         self.frames = 0;
+        self.leaves = self.proofs.then(FrameLeaves::default);
         Ok(())
     }
 
@@ -239,7 +268,8 @@ impl Journal {
                 .map_err(|source| WriteError::Broken { doing: "seal segment", source })?;
             self.zeroed_to = self.end;
         }
-        sealed((Arc::clone(&current), self.end)).map_err(WriteError::Refused)?;
+        let (segment, end, leaves) = (Arc::clone(&current), self.end, self.leaves.take());
+        sealed(Sealed { segment, end, leaves }).map_err(WriteError::Refused)?;
         self.current = None;
         if self.synced_to < self.end {
             self.unsynced.push(current);
@@ -322,6 +352,9 @@ impl Journal {
     /// Forgets what was laid out.
     pub(crate) fn abandon(&mut self) {
         self.laid_to = self.end;
+        if let Some(leaves) = &mut self.leaves {
+            leaves.truncate(self.end);
+        }
         self.clear();
     }
 

@@ -14,7 +14,7 @@ pub const PROOF_BLOCK_BYTES: usize = 4096;
 /// How many entries stand in a block, but for the last.
 pub const PROOF_ENTRIES_PER_BLOCK: usize = 102;
 const MAGIC: &[u8; 8] = b"FFPROOF1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 40;
 /// What a signature is made over: everything before itself and its key.
 const SIGNED_BYTES: usize = 120;

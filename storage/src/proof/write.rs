@@ -4,11 +4,12 @@ use std::io;
 use std::ops::Range;
 
 use ed25519_dalek::SigningKey;
+use hlc::Hlc;
 
 use super::builder::ProofBuilder;
 use super::layout::{BLOCKS_AT, ProofHeader};
 use super::reader::ProofError;
-use super::{Digest, proof_name, proof_start};
+use super::{Digest, FrameLeaves, proof_name, proof_start};
 use crate::disk::{Disk, DiskFile};
 use crate::journal::{
     Found, FrameError, FrameReader, Progress, SEGMENT_HEADER_BYTES, segment_name,
@@ -52,13 +53,50 @@ pub fn write_proof(
     key: Option<&SigningKey>,
     progress: &mut Progress<'_>,
 ) -> Result<ProofHeader, WriteProofError> {
+    make(disk, span.clone(), before, key, &mut |proof| add_read(disk, &span, proof, progress))
+}
+
+/// The same from leaves that are known: of each frame of the segment there is one, and nothing is read.
+pub(crate) fn write_known_proof(
+    disk: &dyn Disk,
+    span: Range<u64>,
+    leaves: &FrameLeaves,
+    before: Digest,
+    key: Option<&SigningKey>,
+) -> Result<ProofHeader, WriteProofError> {
+    make(disk, span, before, key, &mut |proof| {
+        for leaf in leaves.iter() {
+            proof.add(leaf.position, leaf.digest, leaf.stamp)?;
+        }
+        Ok(())
+    })
+}
+
+/// Adds every leaf of a proof, in order.
+type AddLeaves<'a> = dyn FnMut(&mut ProofFile<'_>) -> Result<(), WriteProofError> + 'a;
+
+fn make(
+    disk: &dyn Disk,
+    span: Range<u64>,
+    before: Digest,
+    key: Option<&SigningKey>,
+    add: &mut AddLeaves<'_>,
+) -> Result<ProofHeader, WriteProofError> {
     let name = proof_name(span.start);
     match disk.remove(&name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
     let file = disk.create(&name)?;
-    let written = write(disk, &*file, span, before, key, progress);
+    let mut write = || -> Result<ProofHeader, WriteProofError> {
+        let builder = ProofBuilder::new(span.start, before);
+        let mut proof = ProofFile { file: &*file, builder, at: BLOCKS_AT };
+        add(&mut proof)?;
+        let header = proof.finish(span.end, key)?;
+        disk.sync_names()?;
+        Ok(header)
+    };
+    let written = write();
     if written.is_err() {
         // Whoever reads it would find it unfinished; so this may fail.
         let _ = disk.remove(&name);
@@ -66,19 +104,43 @@ pub fn write_proof(
     written
 }
 
-fn write(
+/// A proof on its way to its file.
+struct ProofFile<'a> {
+    file: &'a dyn DiskFile,
+    builder: ProofBuilder,
+    at: u64,
+}
+
+impl ProofFile<'_> {
+    fn add(&mut self, position: u64, leaf: Digest, stamp: Hlc) -> io::Result<()> {
+        self.builder.leaf(position, leaf, stamp);
+        if self.builder.filled_bytes() >= WRITE_BYTES {
+            self.at = put(self.file, &self.builder.take_blocks(), self.at)?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, end: u64, key: Option<&SigningKey>) -> io::Result<ProofHeader> {
+        let finished = self.builder.finish(end, key);
+        put(self.file, &finished.blocks, self.at)?;
+        // A header that is there vouches for what follows it: so it comes last.
+        self.file.sync()?;
+        put(self.file, &finished.header.encode(), 0)?;
+        self.file.sync()?;
+        Ok(finished.header)
+    }
+}
+
+/// Adds the leaves of what a segment's file holds.
+fn add_read(
     disk: &dyn Disk,
-    file: &dyn DiskFile,
-    span: Range<u64>,
-    before: Digest,
-    key: Option<&SigningKey>,
+    span: &Range<u64>,
+    proof: &mut ProofFile<'_>,
     progress: &mut Progress<'_>,
-) -> Result<ProofHeader, WriteProofError> {
+) -> Result<(), WriteProofError> {
     let segment = segment_name(span.start);
     let frames = disk.open(&segment)?;
     let mut frames = FrameReader::new(frames, span.clone(), SEGMENT_HEADER_BYTES).with_leaves();
-    let mut proof = ProofBuilder::new(span.start, before);
-    let mut at = BLOCKS_AT;
     let mut position = span.start;
     loop {
         let found = match frames.next_with(progress) {
@@ -92,29 +154,18 @@ fn write(
         };
         match found {
             None if position != span.end => return damaged(position, FrameError::Short),
-            None => break,
+            None => return Ok(()),
             Some(Found::Damaged { position, reason, .. }) => return damaged(position, reason),
             Some(Found::Frame(found)) if !found.payload_is_whole => {
                 return damaged(found.position, FrameError::Payload);
             }
             Some(Found::Frame(found)) => {
                 let leaf = found.leaf.expect("leaves were asked for");
-                proof.leaf(found.position, leaf, found.frame.stamp);
+                proof.add(found.position, leaf, found.frame.stamp)?;
                 position = found.frame.end(found.position);
             }
         }
-        if proof.filled_bytes() >= WRITE_BYTES {
-            at = put(file, &proof.take_blocks(), at)?;
-        }
     }
-    let finished = proof.finish(span.end, key);
-    put(file, &finished.blocks, at)?;
-    // A header that is there vouches for what follows it: so it comes last.
-    file.sync()?;
-    put(file, &finished.header.encode(), 0)?;
-    file.sync()?;
-    disk.sync_names()?;
-    Ok(finished.header)
 }
 
 fn put(file: &dyn DiskFile, bytes: &[u8], at: u64) -> io::Result<u64> {

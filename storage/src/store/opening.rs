@@ -130,6 +130,7 @@ impl<S: Stage> Store<S> {
         let limits = Limits {
             segment_bytes_max: options.segment_bytes_max,
             segment_frames_max: options.segment_frames_max,
+            proofs: options.proofs,
         };
         let journal = Journal::new(disk, reserve, segments, recovered.end, limits, frames);
         let (timekeeper, keeper) = Timekeeper::start(

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use hlc::{Hlc, UserTime};
 use parking_lot::{Condvar, Mutex};
 
+use crate::checksum::combine_checksums;
 use crate::journal::PAYLOAD_BYTES_MAX;
 use crate::log::{Log, LogId, Offset};
+use crate::proof::Digest;
 use crate::tail::Payload;
 use crate::timekeeper::TimeError;
 
 /// To combine two checksums takes as long as to make one of about so many bytes.
-const COMBINE_BYTES_MIN: usize = 128 << 10;
+const COMBINE_BYTES_MIN: usize = 8 << 10;
 
 /// Where an append must have arrived before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ impl<N> Append<N> {
             Some((0, crc)) => crc,
             Some((from, crc)) if from <= head.len() && rest.len() > COMBINE_BYTES_MIN => {
                 let length = head.len() - from + rest.len();
-                crc32c::crc32c_combine(crc32c::crc32c(&head[..from]), crc, length)
+                combine_checksums(crc32c::crc32c(&head[..from]), crc, length)
             }
             _ => crc32c::crc32c_append(crc32c::crc32c(head), rest),
         }
@@ -126,6 +128,8 @@ pub(super) struct Request<S: Stage> {
     pub(super) appends: Vec<Append<S::Note>>,
     /// The log of each.
     pub(super) logs: Vec<Arc<Log>>,
+    /// The digest of each payload behind its first bytes, if proofs are written.
+    pub(super) bodies: Vec<Digest>,
     pub(super) durability: Durability,
     /// Whether it asks for a sync although the store does without.
     pub(super) must_sync: bool,
@@ -143,6 +147,7 @@ impl<S: Stage> Request<S> {
         Request {
             appends,
             logs: Vec::new(),
+            bodies: Vec::new(),
             durability,
             must_sync: false,
             makes_space: false,

@@ -11,8 +11,9 @@ use super::{
     Append, AppendError, Appended, Durability, QueueState, Request, Results, Shared, Stage,
 };
 use crate::history::SealedSegment;
-use crate::journal::{FRAME_BYTES, Frame, Journal, Segment, WriteError, padded};
+use crate::journal::{FRAME_BYTES, Frame, Journal, Sealed, WriteError, padded};
 use crate::log::{Entry, Log, LogId, Offset, entry_of};
+use crate::proof::Digest;
 use crate::refusals::Refusals;
 use crate::tail::{Payload, Tail};
 use crate::timekeeper::Timekeeper;
@@ -133,8 +134,9 @@ impl<S: Stage> Writer<S> {
         let mut done: Vec<Done<S::Refusal>> = Vec::with_capacity(group.len());
         for request in group {
             let mut results = Vec::with_capacity(request.appends.len());
-            for (append, log) in request.appends.into_iter().zip(request.logs) {
-                results.push(self.lay_out(append, log, &mut ends, &mut laid));
+            let bodies = request.bodies.into_iter().map(Some).chain(std::iter::repeat(None));
+            for ((append, log), body) in request.appends.into_iter().zip(request.logs).zip(bodies) {
+                results.push(self.lay_out((append, body), log, &mut ends, &mut laid));
             }
             done.push((request.done, results));
         }
@@ -176,7 +178,7 @@ impl<S: Stage> Writer<S> {
 
     fn lay_out(
         &mut self,
-        mut append: Append<S::Note>,
+        (mut append, body): (Append<S::Note>, Option<Digest>),
         log: Arc<Log>,
         ends: &mut HashMap<LogId, Offset>,
         laid: &mut Vec<Laid>,
@@ -198,7 +200,7 @@ impl<S: Stage> Writer<S> {
             synced_to: 0,
             kind: append.kind,
         };
-        let position = self.journal.lay_out(frame, &append.payload);
+        let position = self.journal.lay_out(frame, &append.payload, body);
         let since = &self.shared.stats.open_since;
         if since.load(Ordering::Relaxed) == 0 {
             since.store(stamp.bits(), Ordering::Relaxed);
@@ -277,11 +279,14 @@ fn take<S: Stage>(mut state: MutexGuard<'_, QueueState<S>>) -> Gathered<S> {
 fn hand_over<S: Stage>(
     shared: &Shared<S>,
     stage: &S,
-    (segment, end): (Arc<Segment>, u64),
+    Sealed { segment, end, leaves }: Sealed,
 ) -> io::Result<()> {
     let history = &shared.history;
     history.wait_for_room()?;
     shared.stats.open_since.store(0, Ordering::Relaxed);
+    if let Some(leaves) = leaves {
+        history.keep_leaves(segment.start..end, leaves);
+    }
     history.push_sealed(SealedSegment { segment, end, state: stage.state() });
     Ok(())
 }

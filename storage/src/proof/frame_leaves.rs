@@ -1,0 +1,41 @@
+//! The leaves of the segment that is being written, kept until its proof is.
+//!
+//! A leaf is made when its frame is laid out, from bytes that are in memory. So a proof of what this life of
+//! the store wrote reads nothing back, and vouches for what was accepted: what a disk makes of it later
+//! differs from the proof.
+
+use hlc::Hlc;
+
+use super::Digest;
+
+/// One leaf for every frame of a segment, by position.
+#[derive(Debug, Default)]
+pub(crate) struct FrameLeaves {
+    entries: Vec<FrameLeaf>,
+}
+
+/// The leaf of one frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameLeaf {
+    pub(crate) position: u64,
+    pub(crate) stamp: Hlc,
+    pub(crate) digest: Digest,
+}
+
+impl FrameLeaves {
+    /// Adds the leaf of the next frame.
+    pub(crate) fn push(&mut self, leaf: FrameLeaf) {
+        self.entries.push(leaf);
+    }
+
+    /// Drops the leaves of frames at or behind `end`: they were not written.
+    pub(crate) fn truncate(&mut self, end: u64) {
+        let kept = self.entries.partition_point(|leaf| leaf.position < end);
+        self.entries.truncate(kept);
+    }
+
+    /// The leaves.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &FrameLeaf> {
+        self.entries.iter()
+    }
+}
