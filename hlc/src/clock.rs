@@ -433,6 +433,7 @@ mod tests {
     #[test]
     fn f11_a_peer_too_far_ahead_is_refused_and_leaves_no_trace() {
         let mut clock = clock();
+        assert_eq!(clock.peers_refused(), 0);
         let peer = stamp(601, 0);
         assert!(matches!(
             clock.receive(peer, at(100)),
@@ -440,6 +441,7 @@ mod tests {
         ));
         assert_eq!(clock.now(at(100)).unwrap(), stamp(100, 0));
         assert_eq!(clock.peers_refused(), 1);
+        assert_eq!(clock.last(), stamp(100, 0));
     }
 
     /// F5.
@@ -734,6 +736,43 @@ mod tests {
         let mut clock = Clock::resume(floor, mark, ClockOptions::default());
         clock.look(at(LONG_AGO + 10));
         assert!(matches!(clock.fence(), Some(Fence::Behind { .. })));
+    }
+
+    /// A healthy clock puts the bound no further ahead than the span and the largest skew.
+    #[test]
+    fn only_a_bound_that_no_healthy_clock_puts_there_says_that_stamps_ran_ahead() {
+        let mark = WallMark { wall: SysTime(LONG_AGO), is_confirmed: true };
+        let fence = |floor| {
+            let mut clock = Clock::resume(stamp(floor, 0), mark, ClockOptions::default());
+            clock.look(at(LONG_AGO));
+            clock.fence()
+        };
+        assert_eq!(fence(LONG_AGO + 1500), Some(Fence::Behind { behind_ms: 1500 }));
+        assert_eq!(fence(LONG_AGO + 1501), None);
+    }
+
+    /// Stamps that a peer drew ahead are no reason to go by the wall clock alone.
+    #[test]
+    fn a_clock_that_nobody_confirmed_is_held_against_its_stamps() {
+        let mut clock = clock();
+        clock.receive(stamp(1400, 0), at(1000)).unwrap();
+        clock.now(at(1001)).unwrap();
+        let behind = Reading { wall: SysTime(850), ..at(1002) };
+        assert!(matches!(
+            clock.now(behind),
+            Err(ClockError::Fenced(Fence::Behind { behind_ms: 550 }))
+        ));
+    }
+
+    #[test]
+    fn a_life_that_knows_only_its_bound_is_in_doubt_far_ahead_of_that() {
+        let doubt = |ms| {
+            let mut clock = Clock::new(stamp(LONG_AGO, 0), ClockOptions::default());
+            clock.look(at(ms));
+            clock.doubt()
+        };
+        assert_eq!(doubt(LONG_AGO + HOUR), None);
+        assert_eq!(doubt(LONG_AGO + 2 * HOUR), Some(ClockDoubt { ahead_ms: 2 * HOUR }));
     }
 
     #[test]

@@ -18,11 +18,15 @@ impl ClockDiscipline {
         let mut timex: libc::timex = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a whole `timex` of ours; with `modes` 0 the kernel only fills it in.
         let state = unsafe { libc::adjtimex(&raw mut timex) };
-        if state < 0 {
-            return ClockDiscipline::default();
-        }
-        let is_synchronised = state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
-        let error_max = u64::try_from(timex.maxerror).ok().map(Duration::from_micros);
+        ClockDiscipline::said(state, timex.status, timex.maxerror)
+    }
+
+    /// What the state that the kernel answered means, with the status and the largest error beside it. A state
+    /// below zero is that it did not.
+    fn said(state: i32, status: i32, error_us: i64) -> ClockDiscipline {
+        let is_error = state < 0 || state == libc::TIME_ERROR;
+        let is_synchronised = !is_error && status & libc::STA_UNSYNC == 0;
+        let error_max = u64::try_from(error_us).ok().map(Duration::from_micros);
         ClockDiscipline { is_synchronised, error_max: error_max.filter(|_| is_synchronised) }
     }
 }
@@ -30,6 +34,20 @@ impl ClockDiscipline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_state_and_a_status_without_a_fault_are_a_clock_that_is_synchronised() {
+        let error_max = Some(Duration::from_micros(7));
+        let synchronised = ClockDiscipline { is_synchronised: true, error_max };
+        assert_eq!(ClockDiscipline::said(libc::TIME_OK, libc::STA_PLL, 7), synchronised);
+        assert_eq!(ClockDiscipline::said(libc::TIME_INS, libc::STA_INS, 7), synchronised);
+        let not = ClockDiscipline::default();
+        assert_eq!(ClockDiscipline::said(libc::TIME_ERROR, libc::STA_PLL, 7), not);
+        assert_eq!(ClockDiscipline::said(libc::TIME_OK, libc::STA_PLL | libc::STA_UNSYNC, 7), not);
+        assert_eq!(ClockDiscipline::said(-1, 0, 7), not);
+        let vague = ClockDiscipline { error_max: None, ..synchronised };
+        assert_eq!(ClockDiscipline::said(libc::TIME_OK, 0, -1), vague);
+    }
 
     #[test]
     fn an_error_is_known_only_of_a_clock_that_is_synchronised() {

@@ -304,6 +304,16 @@ mod tests {
         assert!(matches!("s2..s2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
         assert!(matches!("s3..s2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
         assert!(matches!("s1..u2".parse::<Ask>(), Err(MomentError::MixedWindow(_))));
+        assert_eq!("u1..u2".parse::<Ask>().unwrap(), Ask::Window(user(1, None), user(2, None)));
+        assert!(matches!("u2..u2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
+        assert!(matches!("u3..u2".parse::<Ask>(), Err(MomentError::EmptyWindow(_))));
+    }
+
+    #[test]
+    fn the_last_millisecond_that_there_is_is_a_time() {
+        let last = SysTime::MAX.0;
+        assert_eq!(format!("s{last}").parse::<Moment>().unwrap(), sys(last));
+        assert!(format!("s{}", last + 1).parse::<Moment>().is_err());
     }
 
     #[test]

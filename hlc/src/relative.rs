@@ -109,6 +109,7 @@ mod tests {
     fn days_and_times_of_day_are_local() {
         assert_eq!(ms("today"), Some(NOW.0 - 9 * 3_600_000));
         assert_eq!(ms("yesterday 08:00"), Some(NOW.0 - 25 * 3_600_000));
+        assert_eq!(ms("tomorrow 08:00"), Some(NOW.0 + 23 * 3_600_000));
         assert_eq!(ms("08:30"), Some(NOW.0 - 1_800_000));
         assert_eq!(ms("2026-11-21 08:30"), Some(NOW.0 - 1_800_000));
         assert_eq!(ms("2026-11-20"), Some(NOW.0 - 33 * 3_600_000));
@@ -125,6 +126,8 @@ mod tests {
     fn user_time_is_asked_for_with_its_letter() {
         let ask = parse_ask("u:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
         assert_eq!(ask.to_string(), format!("u{}", NOW.0 - 300_000));
+        let ask = parse_ask("s:5 minutes ago", NOW, &TimeZone::UTC).unwrap();
+        assert_eq!(ask.to_string(), format!("s{}", NOW.0 - 300_000));
     }
 
     #[test]

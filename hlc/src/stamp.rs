@@ -106,6 +106,18 @@ mod tests {
     }
 
     #[test]
+    fn a_stamp_is_shown_as_its_time_and_its_counter() {
+        let stamp = Hlc::new(SysTime(7), 3);
+        assert_eq!((stamp.to_string(), format!("{stamp:?}")), ("7.3".to_owned(), "7.3".to_owned()));
+    }
+
+    #[test]
+    fn the_last_time_fills_its_bits() {
+        assert_eq!(Hlc::new(SysTime::MAX, u16::MAX), Hlc::MAX);
+        assert_eq!(SysTime::MAX.0.count_ones(), 48);
+    }
+
+    #[test]
     fn order_is_by_time_and_then_by_counter() {
         let sorted =
             [(1, 0), (1, 1), (1, u16::MAX), (2, 0)].map(|(ms, l)| Hlc::new(SysTime(ms), l));

@@ -106,3 +106,49 @@ impl WallClock for ManualClock {
         *self.discipline.lock().expect("no holder of this lock can panic")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the clock that is read for all others is compared with it"
+    )]
+    fn the_machine_s_clock_shows_the_time() {
+        let std_ms = || {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.expect("a clock behind 1970 is no clock").as_millis() as u64
+        };
+        // One that is being set may stand elsewhere between two looks: then all are taken again.
+        let is_between = || {
+            let (before, now, after) = (std_ms(), OsClock.read().wall.0, std_ms());
+            (before..=after).contains(&now)
+        };
+        assert!((0..100).any(|_| is_between()));
+    }
+
+    #[test]
+    fn the_machine_s_clock_lets_time_pass() {
+        let began = OsClock.read().steady;
+        OsClock.pause(Duration::from_millis(3));
+        assert!(OsClock.read().steady - began >= Duration::from_millis(3));
+    }
+
+    #[test]
+    fn a_manual_clock_does_as_it_is_told() {
+        let clock = ManualClock::at(SysTime(100));
+        let began = clock.read();
+        clock.advance(Duration::from_millis(5));
+        let steady = began.steady + Duration::from_millis(5);
+        assert_eq!(clock.read(), Reading { wall: SysTime(105), steady });
+        clock.step_to(SysTime(50));
+        assert_eq!(clock.read(), Reading { wall: SysTime(50), steady });
+        clock.pause(Duration::from_millis(2));
+        assert_eq!(clock.read().wall, SysTime(52));
+        assert!(clock.discipline().is_synchronised);
+        clock.set_discipline(ClockDiscipline::default());
+        assert_eq!(clock.discipline(), ClockDiscipline::default());
+    }
+}

@@ -28,8 +28,10 @@ const PARTITION_BYTES: usize = 80;
 /// The answer's document; its fields in the order of their names, as everywhere.
 #[derive(Serialize)]
 struct CutDocument<'a> {
+    /// How far stamps run ahead of the wall clock.
     ahead_ms: u64,
     at: String,
+    /// How far the wall clock may be wrong: measured, and `skew_ms` at most.
     clock_error_ms: u64,
     clock_synchronised: bool,
     /// Whether it holds, with an event, all that happened before it.
