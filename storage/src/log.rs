@@ -165,6 +165,12 @@ pub(crate) fn read_checked(file: &DataFile, at: u64, entry: &Entry) -> io::Resul
     Ok(bytes.into())
 }
 
+/// How many entries are looked at under one lock, where many may be.
+const ENTRIES_AT_A_TIME: usize = 256;
+
+/// What was in memory is not any more.
+struct LetGo;
+
 fn reserve_one<T>(queue: &mut VecDeque<T>) {
     if queue.capacity() == 0 {
         queue.reserve_exact(1);
@@ -526,20 +532,15 @@ impl Log {
     /// # Errors
     /// An index cannot be read.
     pub fn latest_by_user_time(&self, from: Offset, until: Offset) -> io::Result<Option<Piece>> {
-        let state = self.state.read();
-        let memory_base = state.memory_base();
-        let sealed = (from < memory_base).then(|| self.sealed(&state));
-        let first = state.entries.partition_point(|entry| entry.base < from);
-        let behind = state.entries.partition_point(|entry| entry.end() <= until);
-        let mut newest: Option<usize> = None;
-        for index in first..behind {
-            let larger = |best: usize| state.entries[index].user_max > state.entries[best].user_max;
-            if newest.is_none_or(larger) {
-                newest = Some(index);
+        let (sealed, memory_base, newest) = loop {
+            let state = self.state.read();
+            let memory_base = state.memory_base();
+            let sealed = (from < memory_base).then(|| self.sealed(&state));
+            drop(state);
+            if let Ok(newest) = self.latest_in_memory(from.max(memory_base), until) {
+                break (sealed, memory_base, newest);
             }
-        }
-        let newest = newest.map(|index| state.piece(index, &self.segments));
-        drop(state);
+        };
         let Some(sealed) = sealed else { return Ok(newest) };
         let oldest = sealed.latest_by_user_time(from, until.min(memory_base))?;
         let Some((spot, placed)) = oldest else { return Ok(newest) };
@@ -547,6 +548,36 @@ impl Log {
             Some(newest) if newest.entry.user_max > placed.entry.user_max => Some(newest),
             _ => Some(piece_of(&spot, placed)),
         })
+    }
+
+    /// The same, of what is in memory. A few entries are looked at at a time, for whoever publishes waits meanwhile.
+    ///
+    /// # Errors
+    /// Some of them were let go of before they were looked at, and are found in files.
+    fn latest_in_memory(&self, mut from: Offset, until: Offset) -> Result<Option<Piece>, LetGo> {
+        let mut newest: Option<Piece> = None;
+        loop {
+            let state = self.state.read();
+            if from < state.memory_base() {
+                return Err(LetGo);
+            }
+            let first = state.entries.partition_point(|entry| entry.base < from);
+            let behind = state.entries.partition_point(|entry| entry.end() <= until);
+            let next = behind.min(first + ENTRIES_AT_A_TIME);
+            let user_max = |index: usize| state.entries[index].user_max;
+            // Of equals the last that is compared is taken: the first of them.
+            let best = (first..next).rev().max_by_key(|index| user_max(*index));
+            let larger = |index: &usize| {
+                newest.as_ref().is_none_or(|newest| user_max(*index) > newest.entry.user_max)
+            };
+            if let Some(index) = best.filter(larger) {
+                newest = Some(state.piece(index, &self.segments));
+            }
+            if next >= behind {
+                return Ok(newest);
+            }
+            from = state.entries[next].base;
+        }
     }
 
     /// The entry that holds `offset`, with its payload; `None` behind the end.

@@ -1,0 +1,36 @@
+//! The entry with the largest user time, in a log with more entries in memory than are looked at at a time.
+
+mod harness;
+
+use harness::{Rig, append, manual_clock};
+use hlc::UserTime;
+use storage::disk::MemoryDisk;
+use storage::{Append, Durability, LogId, Offset, Options};
+
+const LOG: LogId = LogId(5);
+const ENTRIES: u64 = 1000;
+
+/// Each comes about ten times.
+fn time(nth: u64) -> UserTime {
+    UserTime((nth * 7919 % 97) as i64)
+}
+
+#[test]
+fn the_latest_of_many_entries_is_found_wherever_it_is_and_of_equals_the_first() {
+    let rig = Rig::open(&MemoryDisk::new(), Options::default(), &manual_clock());
+    let rig = rig.expect("it opens");
+    let entry = |nth| Append { user: (time(nth), time(nth)), ..append(LOG.0, b"x") };
+    for result in rig.append((0..ENTRIES).map(entry).collect(), Durability::Written) {
+        result.expect("it is appended");
+    }
+    let log = rig.store.log(LOG).expect("an index");
+    let edges = [0, 1, 7, 255, 256, 257, 300, 511, 512, 513, 999, ENTRIES];
+    for from in edges {
+        for until in edges {
+            let found = log.latest_by_user_time(Offset(from), Offset(until));
+            let found = found.expect("the disk is whole").map(|piece| piece.entry.base.0);
+            let expected = (from..until).rev().max_by_key(|nth| time(*nth));
+            assert_eq!(found, expected, "from {from} until {until}");
+        }
+    }
+}
