@@ -716,6 +716,39 @@ async fn what_must_be_compacted_leaves_the_open_segment_in_time() {
     }
 }
 
+/// A segment is open for a minute at least, however short a topic's `segment.ms`; but what must be compacted sooner
+/// does not wait for that. Once nothing of it is there, it asks for no more segments.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_must_be_compacted_at_once_leaves_the_open_segment_and_leaves_it_alone_then() {
+    for (lag, compacts) in [("100", 1), ("9223372036854775807", 0)] {
+        let house = House::new();
+        let settings = [
+            ("cleanup.policy", "compact"),
+            ("segment.ms", "500"),
+            ("max.compaction.lag.ms", lag),
+            ("min.cleanable.dirty.ratio", "1"),
+        ];
+        house.topic("a", 1, &settings).await;
+        house.topic("b", 1, &[]).await;
+        for value in ["old", "new"] {
+            house.produce("a", 0, &[(Some("key".to_owned()), Some(value.to_owned()), 0)]).await;
+        }
+        house.pass(SECOND);
+        let mut compacted = 0;
+        for _ in 0..3 {
+            house.engine.compact_due().await.unwrap();
+            house.produce("b", 0, &[(None, Some("other".to_owned()), 0)]).await;
+            house.pass(SECOND);
+            house.engine.tend().await.unwrap();
+            compacted += house.engine.compact_due().await.unwrap();
+        }
+        assert_eq!(compacted, compacts, "lag {lag}");
+        let segments = storage::disk::Disk::list(&house.disk).unwrap();
+        let segments = segments.iter().filter(|name| name.ends_with(".journal")).count();
+        assert!(segments <= 1 + compacts, "{segments} segments with lag {lag}");
+    }
+}
+
 #[tokio::test]
 async fn a_pin_of_everything_holds_a_topic_that_is_deleted_later_and_none_that_was_before() {
     let day = Duration::from_secs(24 * 60 * 60);

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hlc::{Cut, SysTime};
+use hlc::{Cut, Hlc, SysTime};
 use storage::{Freed, Log, LogId, Offset};
 
 use crate::compaction::CompactionSettings;
@@ -233,11 +233,13 @@ impl Engine {
 
     /// Seals the open segment once it has been open for longer than any topic allows.
     fn seal_old(&self) {
-        let defaults = self.topic_defaults();
-        let longest = self.topics().iter().map(|topic| open_at_most(&topic.config, defaults)).min();
+        let (defaults, topics) = (self.topic_defaults(), self.topics());
+        let longest = topics.iter().map(|topic| open_at_most(&topic.config, defaults)).min();
         let (Some(longest), Some(since)) = (longest, self.store.open_since()) else { return };
         let open = Duration::from_millis(self.wall_now().0.saturating_sub(since.time().0));
-        if open >= longest.max(self.options.housekeeping.segment_age_min) {
+        let is_old = open >= longest.max(self.options.housekeeping.segment_age_min);
+        let waits = |topic: &Arc<Topic>| waits_for_compaction(topic, defaults, since, open);
+        if is_old || topics.iter().any(waits) {
             self.store.seal();
         }
     }
@@ -267,6 +269,19 @@ async fn every<Doing: Future<Output = Result<(), EngineError>>>(
 
 fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+/// Whether records that should be compacted by now lie in a segment that is open since then. All topics share it, so
+/// that a topic for which nothing was written since does not ask for the next one.
+fn waits_for_compaction(
+    topic: &Topic,
+    defaults: &TopicDefaults,
+    since: Hlc,
+    open: Duration,
+) -> bool {
+    let settings = CompactionSettings::of(&topic.config, defaults);
+    let is_late = settings.is_some_and(|settings| open >= settings.max_lag);
+    is_late && topic.partitions.iter().any(|partition| partition.log.tip().stamp >= since)
 }
 
 /// How long a topic's records may lie in the open segment. What must be compacted has to leave it first.
