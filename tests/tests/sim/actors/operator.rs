@@ -38,8 +38,9 @@ const ARMED: Duration = Duration::from_secs(2);
 const NUDGE_MS: i64 = 100;
 /// `clock.skew-max`, as it is if nobody sets it.
 const SKEW_MAX_MS: i64 = 500;
-/// By how much a clock is far off.
-const FAR_OFF_MS: [i64; 4] = [2 * HOUR_MS, 30 * HOUR_MS, 8 * 24 * HOUR_MS, 400 * 24 * HOUR_MS];
+/// By how much a clock is far off: less than the day of stamps after which a producer's sequence numbers are
+/// forgotten.
+const FAR_OFF_MS: [i64; 3] = [2 * HOUR_MS, 9 * HOUR_MS, 20 * HOUR_MS];
 const HOUR_MS: i64 = 60 * 60 * 1000;
 /// When that happens, at the latest.
 const ERRS_MS_MAX: u64 = 17_000;
@@ -364,6 +365,10 @@ impl Operator {
             && let Some(fence) = node.confirm_clock()
         {
             self.world.fail(WHO, &format!("the clock was confirmed, and is fenced: {fence}"));
+        }
+        let engine = self.world.engine();
+        if engine.is_some_and(|engine| engine.timekeeper().precision().ahead_ms > 0) {
+            self.world.tell(&Fact::RanAhead);
         }
         self.world.note(WHO, "the clock is confirmed");
     }
