@@ -66,7 +66,8 @@ pub(crate) fn group_error(error: GroupError) -> ResponseError {
         GroupError::FencedInstanceId => ResponseError::FencedInstanceId,
         GroupError::InvalidSessionTimeout => ResponseError::InvalidSessionTimeout,
         GroupError::GroupMaxSizeReached => ResponseError::GroupMaxSizeReached,
-        GroupError::CoordinatorNotAvailable | GroupError::TooManyGroups => {
+        // Clients look for the coordinator, and try again after a while.
+        GroupError::CoordinatorNotAvailable | GroupError::TooManyGroups | GroupError::NoRoom => {
             ResponseError::CoordinatorNotAvailable
         }
         GroupError::TooLarge => ResponseError::UnknownServerError,

@@ -158,6 +158,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.kafka_face.groups.groups_max = value.whole(1, I32_MAX)? as usize;
         Ok(())
     }),
+    setting("limits.groups-bytes", "512MiB", |config, value| {
+        config.kafka_face.groups.groups_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
     setting("limits.group-bytes", "64MiB", |config, value| {
         config.kafka_face.groups.group_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())

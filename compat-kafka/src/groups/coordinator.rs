@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -62,6 +62,9 @@ pub trait GroupLog: Send + Sync + 'static {
     fn has_offsets(&self, group: &str) -> BoxFuture<bool>;
 }
 
+/// What a group costs beside its id and its members.
+const SLOT_BYTES: usize = 1024;
+
 /// Where the chance part of member ids comes from: a seeded one makes runs replay.
 type MemberIds = Mutex<Box<dyn FnMut() -> Uuid + Send>>;
 
@@ -79,6 +82,8 @@ struct Shared {
     groups: Mutex<Groups>,
     alarms: Arc<Alarms>,
     next_token: AtomicU64,
+    /// What the members of all groups hold.
+    bytes: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -109,6 +114,7 @@ impl Coordinator {
             groups: Mutex::default(),
             alarms: Arc::new(Alarms::new()),
             next_token: AtomicU64::new(0),
+            bytes: AtomicUsize::new(0),
         });
         tokio::spawn(ring_when_due(Arc::downgrade(&shared), shared.alarms.clone()));
         Coordinator { shared }
@@ -167,6 +173,10 @@ impl Coordinator {
         let slot = self
             .act(group, absent, |slot, inner, now| {
                 inner.joins.insert(token, sender);
+                if self.shared.lacks_room(inner.group.growth_by_join(&request)) {
+                    let answer = JoinAnswer::refused(GroupError::NoRoom, &request.member_id);
+                    return (slot.clone(), vec![Effect::Join { token, answer }]);
+                }
                 let ids = &mut || self.shared.member_ids.lock()();
                 (slot.clone(), inner.group.join(now, token, request, ids))
             })
@@ -201,6 +211,10 @@ impl Coordinator {
         let slot = self
             .act(group, Absent::Refuse, |slot, inner, now| {
                 inner.syncs.insert(token, sender);
+                if self.shared.lacks_room(inner.group.growth_by_sync(&request)) {
+                    let answer = SyncAnswer::refused(GroupError::NoRoom);
+                    return (slot.clone(), vec![Effect::Sync { token, answer }]);
+                }
                 (slot.clone(), inner.group.sync(now, token, request))
             })
             .map_err(as_unknown_member)?;
@@ -268,6 +282,11 @@ impl Coordinator {
     /// The group and its members.
     pub fn describe(&self, group: &str) -> Result<GroupDescription, GroupError> {
         self.look(group, Group::describe)
+    }
+
+    /// Whether there is such a group.
+    pub fn has(&self, group: &str) -> bool {
+        self.look(group, |_| ()).is_ok()
     }
 
     /// All groups, by id.
@@ -359,9 +378,27 @@ impl Shared {
         if groups.by_id.len() >= self.options.groups_max {
             return Err(GroupError::TooManyGroups);
         }
+        if self.lacks_room(slot_bytes(id)) {
+            return Err(GroupError::NoRoom);
+        }
         let slot = Slot::new(id, Group::new(self.options.clone()));
         groups.by_id.insert(id.to_owned(), slot.clone());
         Ok(slot)
+    }
+
+    /// Whether all groups together would hold more than they may. What each of a few requests at a time brings
+    /// may come on top.
+    fn lacks_room(&self, growth: usize) -> bool {
+        growth > 0 && self.bytes.load(Ordering::Relaxed) + growth > self.options.groups_bytes_max
+    }
+
+    /// Counts the group anew in the sum over all: one that is gone, no more.
+    fn count(&self, slot: &Slot, inner: &mut Inner) {
+        let is_gone = inner.group.state() == GroupState::Dead;
+        let now = if is_gone { 0 } else { slot_bytes(&slot.id) + inner.group.bytes() };
+        let before = std::mem::replace(&mut inner.counted, now);
+        self.bytes.fetch_add(now, Ordering::Relaxed);
+        self.bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
     /// Sees to what the group wants done, and to being woken for its next deadline.
@@ -379,6 +416,7 @@ impl Shared {
                 Effect::Persist { write, snapshot } => self.queue(slot, inner, write, snapshot),
             }
         }
+        self.count(slot, inner);
         inner.note_change(&slot.id);
         inner.note_idleness(now, self.options.empty_group_retention);
         self.alarms.arm(slot, inner);
@@ -439,6 +477,11 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.alarms.close();
     }
+}
+
+/// What a group costs without members. Its id is a key, too.
+fn slot_bytes(id: &str) -> usize {
+    SLOT_BYTES + 2 * id.len()
 }
 
 fn check_id(group: &str) -> Result<(), GroupError> {

@@ -184,6 +184,11 @@ impl Group {
         counts && others + request.bytes() <= self.options.group_bytes_max
     }
 
+    /// How many bytes more the group holds once the request is granted.
+    pub(super) fn growth_by_join(&self, request: &JoinRequest) -> usize {
+        request.bytes().saturating_sub(self.known_as(request).map_or(0, Member::bytes))
+    }
+
     /// Who is there already for this request: by its id, or by the instance id that it takes over.
     fn known_as(&self, request: &JoinRequest) -> Option<&Member> {
         let instance = request.group_instance_id.as_deref();

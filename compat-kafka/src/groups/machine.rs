@@ -18,6 +18,7 @@ use super::error::GroupError;
 use super::join::JoinAnswer;
 use super::member::Member;
 use super::options::Options;
+use super::pending::PendingMembers;
 use super::rebalance::JoinTimer;
 use super::replace::Replacement;
 use super::roster::Roster;
@@ -106,7 +107,7 @@ pub struct Group {
     pub(super) protocol: Option<String>,
     pub(super) roster: Roster,
     /// Ids that were given out and not yet joined with (KIP-394). None is in `roster`.
-    pub(super) pending: BTreeSet<String>,
+    pub(super) pending: PendingMembers,
     /// Members of this generation that have not synced yet.
     pub(super) pending_sync: BTreeSet<String>,
     /// Of members, and of `pending`.
@@ -131,7 +132,7 @@ impl Group {
             protocol_type: None,
             protocol: None,
             roster: Roster::default(),
-            pending: BTreeSet::new(),
+            pending: PendingMembers::default(),
             pending_sync: BTreeSet::new(),
             sessions: Deadlines::default(),
             join_timer: None,
@@ -157,6 +158,11 @@ impl Group {
     /// How many members there are.
     pub fn member_count(&self) -> usize {
         self.roster.len()
+    }
+
+    /// How many bytes its members hold, and the ids that were given out.
+    pub fn bytes(&self) -> usize {
+        self.roster.bytes() + self.pending.bytes()
     }
 
     /// Why the group last began to rebalance; for logs.

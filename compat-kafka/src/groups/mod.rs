@@ -20,6 +20,7 @@ mod leave;
 mod machine;
 mod member;
 mod options;
+mod pending;
 mod rebalance;
 mod replace;
 mod roster;

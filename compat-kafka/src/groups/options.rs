@@ -23,6 +23,9 @@ pub struct Options {
     pub group_bytes_max: usize,
     /// The most groups.
     pub groups_max: usize,
+    /// The most bytes that the members of all groups may hold together, assignments and ids that were
+    /// given out included.
+    pub groups_bytes_max: usize,
     /// How long a group without members and without offsets is remembered.
     pub empty_group_retention: Duration,
     /// How long a write to the group log may take before it counts as failed.
@@ -41,6 +44,7 @@ impl Default for Options {
             member_bytes_max: 1 << 20,
             group_bytes_max: 64 << 20,
             groups_max: 100_000,
+            groups_bytes_max: 512 << 20,
             empty_group_retention: Duration::from_secs(10 * 60),
             write_timeout: Duration::from_secs(5),
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::error::GroupError;
 use super::machine::{Effect, Group, PendingWrite, Token, WriteResult};
+use super::member::Member;
 use super::state::GroupState;
 
 /// A member asks for its assignment.
@@ -109,6 +110,16 @@ impl Group {
         if self.roster.is_leader(id) && !self.is_writing_assignment() {
             self.write_assignment(now, request.assignments);
         }
+    }
+
+    /// How many bytes more the group holds once what the leader brings is assigned.
+    pub(super) fn growth_by_sync(&self, request: &SyncRequest) -> usize {
+        if request.assignments.is_empty() {
+            return 0;
+        }
+        let brought: usize = request.assignments.iter().map(|(_, bytes)| bytes.len()).sum();
+        let assigned = |member: &Member| member.assignment.as_ref().map_or(0, Bytes::len);
+        brought.saturating_sub(self.roster.iter().map(assigned).sum())
     }
 
     /// If the leader syncs twice, its first assignment counts, as it is on its way.

@@ -38,6 +38,8 @@ pub(super) struct Inner {
     /// When a group that has been idle since is forgotten.
     pub(super) idle_until: Option<Duration>,
     pub(super) alarm: Option<AlarmKey>,
+    /// The bytes that the sum over all groups has of this one.
+    pub(super) counted: usize,
     logged: (GroupState, i32),
 }
 
@@ -54,6 +56,7 @@ impl Slot {
             is_held: false,
             idle_until: None,
             alarm: None,
+            counted: 0,
         };
         let writing = tokio::sync::Mutex::new(());
         Arc::new(Slot { id: id.to_owned(), inner: Mutex::new(inner), writing })

@@ -344,6 +344,52 @@ async fn groups_are_bounded_and_idle_ones_without_offsets_make_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn members_of_all_groups_share_a_budget_and_those_who_leave_make_room() {
+    let (coordinator, _) = start(Options {
+        groups_bytes_max: 16 << 10,
+        initial_rebalance_delay: Duration::ZERO,
+        ..Options::default()
+    });
+    let mut members = Vec::new();
+    let refused = loop {
+        let group = format!("g{}", members.len());
+        let given = coordinator.join(&group, consumer("")).await;
+        let joined = match given.error {
+            Some(GroupError::MemberIdRequired) => {
+                coordinator.join(&group, consumer(&given.member_id)).await
+            }
+            _ => given,
+        };
+        let Some(error) = joined.error else {
+            let assigned = sync(&joined.member_id, joined.generation_id, &[]);
+            assert_eq!(coordinator.sync(&group, assigned).await.error, None);
+            members.push(joined.member_id);
+            continue;
+        };
+        assert_eq!(error, GroupError::NoRoom);
+        break group;
+    };
+    assert!((4..16).contains(&members.len()), "{members:?}");
+    // Whoever is there may join again, but bring no more than there is room for.
+    let again = coordinator.join("g0", consumer(&members[0])).await;
+    assert_eq!(again.error, None);
+    let large = "x".repeat(16 << 10);
+    let asked = sync(&members[0], again.generation_id, &[(&members[0], &large)]);
+    assert_eq!(coordinator.sync("g0", asked).await.error, Some(GroupError::NoRoom));
+    assert_eq!(coordinator.commit("simple", &simple_commit(), || ()), Err(GroupError::NoRoom));
+
+    for (nth, member) in members.iter().enumerate() {
+        let group = format!("g{nth}");
+        coordinator.leave(&group, &[leaving(member)]).unwrap();
+        assert_eq!(coordinator.delete(&group).await, Ok(()));
+    }
+    assert_eq!(join(&coordinator, "g0").await.error, None);
+    sleep(s(3600)).await;
+    assert!(coordinator.list().is_empty(), "{refused} and g0 are forgotten");
+    assert_eq!(coordinator.shared.bytes.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn groups_of_which_there_are_only_offsets_are_listed_as_empty() {
     let (coordinator, _) = start(Options::default());
     coordinator.restore_without_members("b");

@@ -118,6 +118,7 @@ impl Shared {
         let mut groups = self.groups.lock();
         let mut inner = slot.inner.lock();
         inner.group.close();
+        self.count(slot, &mut inner);
         self.alarms.disarm(&mut inner);
         if groups.by_id.get(&slot.id).is_some_and(|there| Arc::ptr_eq(there, slot)) {
             groups.by_id.remove(&slot.id);
