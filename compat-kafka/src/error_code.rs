@@ -19,7 +19,7 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         EngineError::OutOfOrderSequence { .. } => ResponseError::OutOfOrderSequenceNumber,
         EngineError::StaleProducerEpoch { .. } => ResponseError::InvalidProducerEpoch,
         EngineError::OffsetOutOfRange { .. } => ResponseError::OffsetOutOfRange,
-        EngineError::Pinned { .. } => ResponseError::PolicyViolation,
+        EngineError::Pinned { .. } | EngineError::TopicLimit(_) => ResponseError::PolicyViolation,
         // Clients send it again, and then it is checked by the new setting.
         EngineError::UserTimeChanged => ResponseError::NotLeaderOrFollower,
         EngineError::UserTimeFalls { .. } => ResponseError::InvalidTimestamp,

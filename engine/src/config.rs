@@ -65,11 +65,15 @@ impl ConfigType {
 
 const KEYS: &[(&str, &str, Kind)] = &[
     ("cleanup.policy", "delete", Kind::ListOf(&["delete", "compact"])),
+    // Nothing is compressed by them: batches are stored as they came.
+    ("compression.gzip.level", "-1", Kind::Level { min: 1, max: 9, or: Some(-1) }),
+    ("compression.lz4.level", "9", Kind::Level { min: 1, max: 17, or: None }),
     (
         "compression.type",
         "producer",
         Kind::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
     ),
+    ("compression.zstd.level", "3", Kind::Level { min: -131_072, max: 22, or: None }),
     ("delete.retention.ms", "86400000", Kind::Long { min: 0 }),
     ("file.delete.delay.ms", "60000", Kind::Long { min: 0 }),
     ("flush.messages", "9223372036854775807", Kind::Long { min: 1 }),
@@ -108,7 +112,7 @@ pub fn topic_config_keys() -> impl Iterator<Item = (&'static str, &'static str, 
     KEYS.iter().map(|(name, default, kind)| {
         let config_type = match kind {
             Kind::Long { .. } => ConfigType::Long,
-            Kind::Int { .. } => ConfigType::Int,
+            Kind::Int { .. } | Kind::Level { .. } => ConfigType::Int,
             Kind::Ratio => ConfigType::Double,
             Kind::Bool => ConfigType::Boolean,
             Kind::OneOf(_) | Kind::UserTime => ConfigType::String,
@@ -244,6 +248,9 @@ mod tests {
             ("cleanup.policy", "shred"),
             ("min.cleanable.dirty.ratio", "2"),
             ("preallocate", "yes"),
+            ("compression.gzip.level", "0"),
+            ("compression.lz4.level", "18"),
+            ("compression.zstd.level", "23"),
         ] {
             assert!(matches!(config(key, value), Err(ConfigError::Value { .. })), "{key}");
         }

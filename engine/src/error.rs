@@ -28,6 +28,9 @@ pub enum EngineError {
     /// Fewer partitions than 1, or than there are, or too many.
     #[error("{0}")]
     PartitionCount(String),
+    /// There are as many topics or partitions as there may be.
+    #[error("{0}")]
+    TopicLimit(String),
     /// A setting is unknown or its value is none.
     #[error(transparent)]
     Config(#[from] ConfigError),

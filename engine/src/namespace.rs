@@ -24,7 +24,7 @@ pub(crate) const GROUPS_LOG: LogId = LogId(1);
 /// The log of the first partition that is ever made.
 const FIRST_PARTITION: u64 = 2;
 /// The longest name that a topic or a pin may have.
-const NAME_BYTES_MAX: usize = 249;
+const NAME_LENGTH_MAX: usize = 249;
 
 /// Identifies a topic beyond its name.
 pub type TopicId = [u8; 16];
@@ -145,29 +145,34 @@ impl Topic {
 /// # Errors
 /// It cannot.
 pub fn check_topic_name(name: &str) -> Result<(), EngineError> {
-    let refuse = |why: &str| Err(EngineError::TopicName(format!("{why}. topic={name:?}")));
-    if let Some(fault) = name_fault(name) {
-        return refuse(&format!("a topic name {fault}"));
+    let fault = name_fault(name).or_else(|| {
+        let is_moment = name.contains(TOPIC_MARK);
+        is_moment.then(|| format!("'{name}' asks for a moment of another topic, by {TOPIC_MARK}"))
+    });
+    match fault {
+        None => Ok(()),
+        Some(fault) => Err(EngineError::TopicName(format!("topic name is invalid: {fault}"))),
     }
-    if name.contains(TOPIC_MARK) {
-        return refuse("a topic name with .__at. in it asks for a moment of another topic");
-    }
-    Ok(())
 }
 
-/// What keeps a name from being a topic's or a pin's, by Kafka's rules.
-pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
+/// What keeps a name from being a topic's or a pin's, by Kafka's rules and in its words.
+pub(crate) fn name_fault(name: &str) -> Option<String> {
     if name.is_empty() {
-        return Some("is not empty");
+        return Some("the empty string is not allowed".to_owned());
     }
     if name == "." || name == ".." {
-        return Some("is not . or ..");
+        return Some(format!("'{name}' is not allowed"));
     }
-    if name.len() > NAME_BYTES_MAX {
-        return Some("has at most 249 characters");
+    // Kafka counts UTF-16 units.
+    if name.encode_utf16().count() > NAME_LENGTH_MAX {
+        let most = NAME_LENGTH_MAX;
+        return Some(format!(
+            "the length of '{name}' is longer than the max allowed length {most}"
+        ));
     }
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (!name.bytes().all(is_fit)).then_some("has only letters, digits, '.', '_' and '-'")
+    let other = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'";
+    (!name.bytes().all(is_fit)).then(|| format!("'{name}' {other}"))
 }
 
 /// All versions of one topic: from a stamp on, what it was; `None` from its deletion on.
@@ -180,6 +185,8 @@ pub(crate) struct Namespace {
     /// The ids that a name has had, in order of creation.
     names: HashMap<Arc<str>, Vec<TopicId>>,
     next_log: u64,
+    /// Of all topics that are there.
+    partition_count: usize,
     pub(crate) producer_ids_below: i64,
     pub(crate) pins: Pins,
 }
@@ -196,6 +203,16 @@ impl Namespace {
 
     pub(crate) fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
         self.current.get(name)
+    }
+
+    /// How many topics there are, and how many partitions they have.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.current.len(), self.partition_count)
+    }
+
+    /// Whether a topic has, or had, that name.
+    pub(crate) fn has_known(&self, name: &str) -> bool {
+        self.names.contains_key(name)
     }
 
     pub(crate) fn topic_by_id(&self, id: &TopicId) -> Option<&Arc<Topic>> {
@@ -322,6 +339,7 @@ impl Namespace {
         let versions = self.by_id.entry(id).or_default();
         if let Some((_, Some(last))) = versions.last() {
             self.current.remove(&last.name);
+            self.partition_count -= last.partitions.len();
         } else if topic.is_none() {
             // Deleted twice: a journal may say so, and means the same.
             return Ok(());
@@ -329,6 +347,7 @@ impl Namespace {
         let topic = topic.map(Arc::new);
         versions.push((stamp, topic.clone()));
         if let Some(topic) = topic {
+            self.partition_count += topic.partitions.len();
             self.current.insert(Arc::clone(&topic.name), topic);
         }
         Ok(())

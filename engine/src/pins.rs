@@ -358,7 +358,7 @@ impl Engine {
 pub fn check_pin_name(name: &str) -> Result<(), PinError> {
     match name_fault(name) {
         None => Ok(()),
-        Some(fault) => Err(PinError::Invalid(format!("a pin name {fault}. pin={name:?}"))),
+        Some(fault) => Err(PinError::Invalid(format!("pin name is invalid: {fault}"))),
     }
 }
 

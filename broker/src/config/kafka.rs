@@ -208,7 +208,10 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
             Ok(())
         }),
     ),
+    setting("compression.gzip.level", "-1", Topic("compression.gzip.level", 1)),
+    setting("compression.lz4.level", "9", Topic("compression.lz4.level", 1)),
     setting("compression.type", "producer", Topic("compression.type", 1)),
+    setting("compression.zstd.level", "3", Topic("compression.zstd.level", 1)),
     setting("log.cleaner.delete.retention.ms", "86400000", Topic("delete.retention.ms", 1)),
     setting(
         "log.cleaner.max.compaction.lag.ms",

@@ -134,6 +134,14 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.engine.partitions_max = value.whole(1, 1_000_000)? as u32;
         Ok(())
     }),
+    setting("limits.topics-max", "100000", |config, value| {
+        config.engine.topics_max = value.whole(1, I32_MAX)? as usize;
+        Ok(())
+    }),
+    setting("limits.all-partitions-max", "500000", |config, value| {
+        config.engine.all_partitions_max = value.whole(1, I32_MAX)? as usize;
+        Ok(())
+    }),
     setting("limits.flight-bytes", "128MiB", |config, value| {
         config.engine.flight_bytes_max = value.bytes(MIB, TIB)? as usize;
         Ok(())

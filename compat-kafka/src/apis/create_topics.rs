@@ -23,6 +23,9 @@ use crate::routes::{Context, Serve};
 /// "As the broker is set to."
 const DEFAULT: i32 = -1;
 const REPLICATION_FACTOR: i16 = 1;
+/// As Kafka; else a request that only tries could be answered with the settings of millions of topics.
+const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
+const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request.";
 /// Kafka's own topic of that name is no topic that anybody may have.
 const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
@@ -32,6 +35,12 @@ impl Serve for CreateTopicsRequest {
     async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> CreateTopicsResponse {
         let repeated = repeated(self.topics.iter().map(|topic| topic.name.clone()));
         let taken = Colliding::with(kafka, &self.topics);
+        if partition_total(kafka, &self.topics) > PARTITIONS_PER_REQUEST_MAX {
+            let too_many = || Refusal::new(ResponseError::PolicyViolation, TOO_MANY_PARTITIONS);
+            let names: BTreeSet<TopicName> = self.topics.into_iter().map(|one| one.name).collect();
+            let results = names.into_iter().map(|name| refused(name, too_many()));
+            return CreateTopicsResponse::default().with_topics(results.collect());
+        }
         let mut results = Vec::with_capacity(self.topics.len());
         for topic in self.topics.iter().filter(|topic| !repeated.contains(&topic.name)) {
             let created = create(kafka, topic, &taken, self.validate_only).await;
@@ -41,6 +50,17 @@ impl Serve for CreateTopicsRequest {
         results.extend(repeated.into_iter().map(|name| refused(name, twice())));
         CreateTopicsResponse::default().with_topics(results)
     }
+}
+
+/// How many partitions a request asks for, as far as a number can tell. A topic that asks for too many by
+/// itself is refused by itself.
+fn partition_total(kafka: &Kafka, topics: &[CreatableTopic]) -> usize {
+    let count = |topic: &CreatableTopic| match (topic.assignments.len(), topic.num_partitions) {
+        (0, DEFAULT) => kafka.options.partitions as usize,
+        (0, count) => usize::try_from(count).unwrap_or(0).min(PARTITIONS_PER_REQUEST_MAX),
+        (assigned, _) => assigned,
+    };
+    topics.iter().map(count).sum()
 }
 
 fn refused(name: TopicName, why: Refusal) -> CreatableTopicResult {
@@ -165,7 +185,8 @@ fn partition_count(kafka: &Kafka, asked: &CreatableTopic) -> Result<u32, Refusal
             ResponseError::InvalidReplicationFactor,
             format!(
                 "Unable to replicate the partition {factor} time(s): The target replication factor \
-                 of {factor} cannot be reached because only 1 broker(s) are registered."
+                 of {factor} cannot be reached because only 1 broker(s) are registered or some \
+                 brokers have all their log directories cordoned."
             ),
         ));
     }
@@ -316,7 +337,9 @@ pub(super) mod tests {
     use bytes::BytesMut;
     use engine::{Batch, Durability, Engine, EngineOptions, Head, Payload, TopicDefaults};
     use hlc::UserTime;
+    use kafka_protocol::messages::MetadataRequest;
     use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
+    use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
     use kafka_protocol::protocol::{Decodable, Encodable};
     use kafka_records::HEADER_BYTES;
     use storage::disk::MemoryDisk;
@@ -327,10 +350,14 @@ pub(super) mod tests {
 
     /// Kafka's face over an engine in memory, whose operator has set `retention.ms`.
     pub(in crate::apis) fn kafka_with(options: KafkaOptions) -> Arc<Kafka> {
+        kafka_over(EngineOptions::default(), options)
+    }
+
+    fn kafka_over(engine: EngineOptions, options: KafkaOptions) -> Arc<Kafka> {
         let defaults = TopicDefaults::from([("retention.ms".to_owned(), "5000".to_owned())]);
         let engine = Engine::open(
             Arc::new(MemoryDisk::new()),
-            EngineOptions { topic_defaults: defaults, ..EngineOptions::default() },
+            EngineOptions { topic_defaults: defaults, ..engine },
             Arc::new(hlc::OsClock),
             Arc::new(KafkaFormat { unpacked_bytes_max: 1 << 20 }),
         );
@@ -541,5 +568,100 @@ pub(super) mod tests {
         );
         let result = create_one(&kafka, assigned(&[(1, &[1]), (0, &[1])])).await;
         assert_eq!((result.error_code, result.num_partitions), (0, 2));
+    }
+
+    #[tokio::test]
+    async fn topics_and_partitions_are_bounded_and_who_deletes_some_makes_room() {
+        let limits =
+            EngineOptions { topics_max: 3, all_partitions_max: 6, ..EngineOptions::default() };
+        let kafka = kafka_over(limits, KafkaOptions::default());
+        topic(&kafka, "a", 1).await;
+        topic(&kafka, "b", 2).await;
+        let created = async |name: &str, partitions| {
+            let asked = CreatableTopic::default()
+                .with_name(self::name(name))
+                .with_num_partitions(partitions)
+                .with_replication_factor(1);
+            let request = CreateTopicsRequest::default().with_topics(vec![asked]);
+            let result = ask(&kafka, 7, request).await.topics.remove(0);
+            (result.error_code, result.error_message.map(|message| message.to_string()))
+        };
+        let violated = ResponseError::PolicyViolation.code();
+        let said = "There are 3 partitions, and there may be 6. delete some, or raise limits.all-partitions-max";
+        assert_eq!(created("c", 4).await, (violated, Some(said.to_owned())));
+        assert_eq!(created("c", 2).await.0, 0);
+        let said =
+            "There are 3 topics, and there may be 3. delete some, or raise limits.topics-max";
+        assert_eq!(created("d", 1).await, (violated, Some(said.to_owned())));
+        let more = kafka.engine.add_partitions("a", 3, false).await;
+        assert_eq!(engine_error(&more.unwrap_err()), ResponseError::PolicyViolation);
+        // What is made for whoever asks for it, too.
+        let asked = MetadataRequestTopic::default().with_name(Some(name("d")));
+        let request = MetadataRequest::default()
+            .with_topics(Some(vec![asked]))
+            .with_allow_auto_topic_creation(true);
+        let metadata = ask(&kafka, 12, request).await;
+        assert_eq!(metadata.topics[0].error_code, violated);
+        let b = kafka.engine.topic("b").unwrap().id;
+        kafka.engine.delete_topic(b).await.unwrap();
+        assert_eq!(created("d", 3).await.0, 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_for_very_many_partitions_makes_none() {
+        let kafka = kafka();
+        let topics = ["a", "b"].map(|topic| {
+            CreatableTopic::default()
+                .with_name(name(topic))
+                .with_num_partitions(5001)
+                .with_replication_factor(1)
+        });
+        let request = CreateTopicsRequest::default().with_topics(topics.into());
+        for result in ask(&kafka, 7, request).await.topics {
+            assert_eq!(result.error_code, ResponseError::PolicyViolation.code());
+            assert_eq!(result.error_message.as_deref(), Some(TOO_MANY_PARTITIONS));
+        }
+        assert!(kafka.engine.topics().is_empty());
+    }
+
+    /// Kafka's words, which tools show.
+    #[tokio::test]
+    async fn names_that_cannot_be_are_refused_in_kafka_s_words() {
+        let kafka = kafka();
+        let long = "x".repeat(250);
+        for (name, why) in [
+            ("", "the empty string is not allowed".to_owned()),
+            (".", "'.' is not allowed".to_owned()),
+            ("..", "'..' is not allowed".to_owned()),
+            (long.as_str(), format!("the length of '{long}' is longer than the max allowed length 249")),
+            ("a b", "'a b' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'".to_owned()),
+        ] {
+            let topic = CreatableTopic::default()
+                .with_name(self::name(name))
+                .with_num_partitions(1)
+                .with_replication_factor(1);
+            let request = CreateTopicsRequest::default().with_topics(vec![topic]);
+            let result = ask(&kafka, 7, request).await.topics.remove(0);
+            assert_eq!(result.error_code, ResponseError::InvalidTopicException.code());
+            assert_eq!(&*result.error_message.unwrap(), format!("Topic name is invalid: {why}"));
+        }
+    }
+
+    /// As in Kafka, whoever has deleted a topic sees that it is gone, also by a request that makes it anew.
+    #[tokio::test]
+    async fn a_deleted_topic_that_metadata_makes_anew_is_not_there_for_that_request() {
+        let kafka = kafka();
+        let metadata = async || {
+            let asked = MetadataRequestTopic::default().with_name(Some(name("a")));
+            let request = MetadataRequest::default()
+                .with_topics(Some(vec![asked]))
+                .with_allow_auto_topic_creation(true);
+            ask(&kafka, 12, request).await.topics.remove(0).error_code
+        };
+        assert_eq!(metadata().await, 0);
+        let id = kafka.engine.topic("a").unwrap().id;
+        kafka.engine.delete_topic(id).await.unwrap();
+        assert_eq!(metadata().await, ResponseError::UnknownTopicOrPartition.code());
+        assert_eq!(metadata().await, 0);
     }
 }

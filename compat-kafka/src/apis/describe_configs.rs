@@ -254,7 +254,10 @@ const COMES_IN_OTHER_UNITS: &[&str] =
 fn broker_name(topic_name: &str) -> Option<&'static str> {
     Some(match topic_name {
         "cleanup.policy" => "log.cleanup.policy",
+        "compression.gzip.level" => "compression.gzip.level",
+        "compression.lz4.level" => "compression.lz4.level",
         "compression.type" => "compression.type",
+        "compression.zstd.level" => "compression.zstd.level",
         "delete.retention.ms" => "log.cleaner.delete.retention.ms",
         "file.delete.delay.ms" => "log.segment.delete.delay.ms",
         "flush.messages" => "log.flush.interval.messages",

@@ -158,11 +158,17 @@ impl Asked<'_> {
         if !creates || split_topic(name).is_some() {
             return refused(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
         }
+        // Kafka says of a topic that it makes for this request that it is not there, and clients ask again. Here it
+        // is there at once; but whoever deleted it, and looks whether it is gone, is to see that it was.
+        let was_deleted = kafka.engine.has_known_topic(name);
         let id = new_topic_id();
         let partitions = kafka.options.partitions;
         let created = kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
         // Somebody else may have been quicker: then it is there, which is what was asked for.
         match kafka.engine.topic(name) {
+            Some(topic) if was_deleted && topic.id == id => {
+                refused(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition)
+            }
             Some(topic) => self.describe(kafka, &topic, name.to_owned(), topic.id),
             None => {
                 let code = created.err().map_or(ResponseError::LeaderNotAvailable, |error| {

@@ -16,6 +16,12 @@ pub(super) enum Kind {
     Int {
         min: i64,
     },
+    /// How hard a codec tries: so hard, or as it is set by itself.
+    Level {
+        min: i64,
+        max: i64,
+        or: Option<i64>,
+    },
     Ratio,
     Bool,
     OneOf(&'static [&'static str]),
@@ -37,6 +43,11 @@ impl Kind {
         match self {
             Kind::Long { min } => whole(value, min, i64::MAX),
             Kind::Int { min } => whole(value, min, i64::from(i32::MAX)),
+            Kind::Level { min, max, or } => match (whole(value, min, max), or) {
+                (Err(_), Some(or)) if value == or.to_string() => Ok(value.to_owned()),
+                (Err(expected), Some(or)) => Err(format!("{expected}, or {or}").into()),
+                (level, _) => level,
+            },
             Kind::Ratio => match value.parse::<f64>() {
                 Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(spell(ratio)),
                 _ => Err("a fraction from 0 to 1".into()),

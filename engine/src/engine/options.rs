@@ -21,6 +21,10 @@ pub struct EngineOptions {
     pub topic_defaults: TopicDefaults,
     /// The most partitions that one topic may have.
     pub partitions_max: u32,
+    /// The most topics that there may be at a time.
+    pub topics_max: usize,
+    /// The most partitions that all topics may have at a time.
+    pub all_partitions_max: usize,
     /// How many bytes of appends may be on their way to the disk.
     pub flight_bytes_max: usize,
     /// How many pins may stand at a time.
@@ -46,6 +50,8 @@ impl Default for EngineOptions {
             catalog: None,
             topic_defaults: TopicDefaults::new(),
             partitions_max: 10_000,
+            topics_max: 100_000,
+            all_partitions_max: 500_000,
             flight_bytes_max: 128 << 20,
             pins_max: 100,
             deleted_topic_retention: Duration::from_secs(7 * 24 * 60 * 60),

@@ -21,6 +21,11 @@ impl Engine {
         self.shared.namespace.read().topic(name).cloned()
     }
 
+    /// Whether a topic has that name, or ever had it.
+    pub fn has_known_topic(&self, name: &str) -> bool {
+        self.shared.namespace.read().has_known(name)
+    }
+
     /// The topic with that id.
     pub fn topic_by_id(&self, id: &TopicId) -> Option<Arc<Topic>> {
         self.shared.namespace.read().topic_by_id(id).cloned()
@@ -52,6 +57,7 @@ impl Engine {
         if self.topic(name).is_some() {
             return Err(EngineError::TopicExists(name.to_owned()));
         }
+        self.check_room(1, partitions)?;
         let first_log = self.shared.namespace.read().next_log();
         let name = name.to_owned();
         if only_validate {
@@ -74,6 +80,30 @@ impl Engine {
         Err(EngineError::PartitionCount(format!(
             "number of partitions must be from 1 to {most}. partitions={count}"
         )))
+    }
+
+    /// Whether there may be so many topics and partitions more.
+    fn check_room(&self, topics: usize, partitions: u32) -> Result<(), EngineError> {
+        let (topic_count, partition_count) = self.shared.namespace.read().counts();
+        let (topics_max, partitions_max) =
+            (self.options.topics_max, self.options.all_partitions_max);
+        let refuse = |what: &str, count: usize, most: usize, setting: &str| {
+            Err(EngineError::TopicLimit(format!(
+                "there are {count} {what}, and there may be {most}. delete some, or raise {setting}"
+            )))
+        };
+        if topic_count + topics > topics_max {
+            return refuse("topics", topic_count, topics_max, "limits.topics-max");
+        }
+        if partition_count + partitions as usize > partitions_max {
+            return refuse(
+                "partitions",
+                partition_count,
+                partitions_max,
+                "limits.all-partitions-max",
+            );
+        }
+        Ok(())
     }
 
     /// Deletes a topic. Its past stays readable, by moments before.
@@ -108,6 +138,7 @@ impl Engine {
                 "the topic {name} currently has {count} partition(s); {total} would not be an increase"
             )));
         }
+        self.check_room(0, total - count)?;
         let first_log = self.shared.namespace.read().next_log();
         if only_validate {
             return Ok(());
