@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use engine::{Engine, Topic, TopicId, TopicView, View, When};
@@ -119,6 +120,8 @@ pub struct Kafka {
     pub(crate) loader: FileLoader,
     /// Memory for large requests.
     pub(crate) frames: FrameMemory,
+    /// Turns to unpack large batches that are produced.
+    pub(crate) unpacking: Semaphore,
     /// What of the journal is known to be rotten.
     pub(crate) rot: Rot,
     bound: OnceLock<SocketAddr>,
@@ -190,6 +193,10 @@ impl Kafka {
             pipelined: budget(options.requests_bytes_max / SMALL_PART),
             loader,
             frames: FrameMemory::default(),
+            // Half of the cores are left to those who bring small ones.
+            unpacking: Semaphore::new(
+                available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
+            ),
             rot: Rot::default(),
             bound: OnceLock::new(),
             metrics: Metrics::default(),

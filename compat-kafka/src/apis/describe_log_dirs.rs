@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use engine::blocking::on_disk;
 use engine::{Partition, Topic};
 use kafka_protocol::messages::describe_log_dirs_request::DescribableLogDirTopic;
 use kafka_protocol::messages::describe_log_dirs_response::{
@@ -25,10 +26,11 @@ impl Serve for DescribeLogDirsRequest {
     const SERVED: VersionRange = VersionRange { min: 1, max: 4 };
 
     async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DescribeLogDirsResponse {
-        let topics = match self.topics {
+        // Sizes are looked up in index files.
+        let topics = on_disk(|| match self.topics {
             None => kafka.engine.topics().iter().map(|topic| describe(topic, |_| true)).collect(),
             Some(asked) => described(kafka, asked),
-        };
+        });
         let directory = DescribeLogDirsResult::default()
             .with_log_dir(StrBytes::from_string(directory(kafka).to_owned()))
             .with_topics(topics)

@@ -262,7 +262,8 @@ fn cut_last(kafka: &Kafka, view: &View, pieces: &mut Vec<Piece>) -> Result<Bytes
         }
         Err(error) => return Err(engine_error(&EngineError::Disk(error.to_string().into()))),
     };
-    trim(&batch, end, kafka.format.limit())
+    // It is unpacked for that.
+    blocking::on_disk(|| trim(&batch, end, kafka.format.limit()))
         .map_err(|error| engine_error(&EngineError::Corrupt(error.to_string())))
 }
 

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use engine::blocking::on_disk;
 use engine::{Batch, Durability, EngineError, Head, Payload, Topic};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
@@ -17,7 +18,7 @@ use kafka_protocol::messages::produce_response::{
 };
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
-use kafka_records::{BatchHeader, HEADER_BYTES, check, keyless, time_range};
+use kafka_records::{BatchError, BatchHeader, HEADER_BYTES, Limit, check, keyless, time_range};
 
 use crate::core::Kafka;
 use crate::error_code::{batch_error, engine_error};
@@ -35,6 +36,10 @@ const NO_TIME: i64 = -1;
 /// How many of a batch's bad records an answer names: a small batch can hold millions.
 const RECORD_ERRORS_MAX: usize = 1000;
 
+/// How many bytes a batch may unpack to on the thread that answers many. Whatever is larger is unpacked anew where
+/// others need not wait for it; handing it over costs more than to unpack less.
+const UNPACKED_HERE: Limit = Limit { decompressed_bytes_max: 1 << 20 };
+
 /// Why a partition's batch was refused before it reached the engine.
 #[derive(Clone)]
 struct Refused {
@@ -42,11 +47,18 @@ struct Refused {
     message: String,
     /// The records that were to blame, where not the whole batch was.
     records: Vec<BatchIndexAndErrorMessage>,
+    /// It unpacks to more than was allowed at that try.
+    is_too_large: bool,
 }
 
 impl Refused {
     fn new(error: ResponseError, message: impl Into<String>) -> Refused {
-        Refused { error, message: message.into(), records: Vec::new() }
+        Refused { error, message: message.into(), records: Vec::new(), is_too_large: false }
+    }
+
+    fn unreadable(error: &BatchError) -> Refused {
+        let is_too_large = matches!(error, BatchError::TooLarge { .. });
+        Refused { is_too_large, ..Refused::new(batch_error(error), error.to_string()) }
     }
 }
 
@@ -77,6 +89,8 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
             return encode::<ProduceRequest>(&context, &response).map(Some);
         }
     };
+    // Taken before anything is waited for: a later request of the connection must not overtake this one.
+    let gate = context.gate.lock().await;
     let (mut batches, mut slots) = (Vec::new(), Vec::new());
     let mut responses = Vec::with_capacity(request.topic_data.len());
     let transactional = request.transactional_id.is_some();
@@ -96,7 +110,10 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
                 .with_index(partition.index)
                 .with_base_offset(-1);
             let taken = match &found {
-                Ok(topic) => take(&kafka, topic, partition, transactional, frame_bytes),
+                Ok(topic) => {
+                    let asked = Asked { data: &partition, transactional, frame_bytes };
+                    take_in(&kafka, topic, asked).await
+                }
                 Err(refused) => Err(refused.clone()),
             };
             partitions.push(match (taken, &found) {
@@ -127,8 +144,6 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
     let results = if batches.is_empty() {
         Vec::new()
     } else {
-        // One after the other: a later request of the connection must not overtake this one.
-        let gate = context.gate.lock().await;
         let appending = kafka.engine.begin_append(batches, durability).await;
         drop(gate);
         appending.results().await
@@ -154,7 +169,9 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
             Err(error) => {
                 let refused = match (&slot.strict, &rule) {
                     (Some(records), Some(rule)) => {
-                        user_time::fallen(&kafka, rule, slot.append_time, records, &error)
+                        let name =
+                            || user_time::fallen(&kafka, rule, slot.append_time, records, &error);
+                        on_disk(name)
                     }
                     _ => Refused::new(engine_error(&error), error.to_string()),
                 };
@@ -238,24 +255,43 @@ fn read_only() -> Refused {
     )
 }
 
-/// Checks a partition's batch, and makes it ready for the engine.
-fn take(
-    kafka: &Kafka,
-    topic: &Topic,
-    data: PartitionProduceData,
+/// A batch of a request, and what of the request matters to it.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    data: &'a PartitionProduceData,
     transactional: bool,
     frame_bytes: usize,
-) -> Result<Taken, Refused> {
+}
+
+/// Takes a batch in: here if it is small. Of large ones, a few at a time are unpacked, and not in the way of others.
+async fn take_in(kafka: &Kafka, topic: &Topic, asked: Asked<'_>) -> Result<Taken, Refused> {
+    let most = kafka.format.limit();
+    let here = if UNPACKED_HERE.decompressed_bytes_max < most.decompressed_bytes_max {
+        UNPACKED_HERE
+    } else {
+        most
+    };
+    match take(kafka, topic, asked, here) {
+        Err(refused) if refused.is_too_large && here != most => {
+            let _turn = kafka.unpacking.acquire().await;
+            on_disk(|| take(kafka, topic, asked, most))
+        }
+        taken => taken,
+    }
+}
+
+/// Checks a partition's batch, and makes it ready for the engine.
+fn take(kafka: &Kafka, topic: &Topic, asked: Asked<'_>, limit: Limit) -> Result<Taken, Refused> {
+    let Asked { data, transactional, frame_bytes } = asked;
     topic
         .partition(data.index)
         .map_err(|error| Refused::new(engine_error(&error), error.to_string()))?;
-    let records = data.records.unwrap_or_default();
+    let records = data.records.clone().unwrap_or_default();
     if records.is_empty() {
         let message = "a produce request carries a record batch for each partition";
         return Err(Refused::new(ResponseError::InvalidRecord, message));
     }
-    let bad =
-        |error: kafka_records::BatchError| Refused::new(batch_error(&error), error.to_string());
+    let bad = |error: BatchError| Refused::new(batch_error(&error), error.to_string());
     let header = BatchHeader::parse(&records).map_err(bad)?;
     if header.total_bytes() < records.len() {
         let message = "a produce request carries exactly one record batch for each partition";
@@ -286,17 +322,17 @@ fn take(
     let rule = topic.user_time();
     let (times, stamps) = match rule {
         None => {
-            let stamps = times_of(kafka, &records)?;
+            let stamps = times_of(&records, limit)?;
             (stamps, stamps)
         }
         Some(rule) => {
-            let found = user_time::find(kafka, topic, rule, &records)?;
+            let found = user_time::find(kafka, topic, rule, (&records, limit))?;
             (found.user, found.stamps)
         }
     };
     check_times(kafka, topic, stamps)?;
     if topic.config.is_compacted(defaults) {
-        check_keys(kafka, topic, data.index, &records)?;
+        check_keys(topic, data.index, &records, limit)?;
     }
     let metrics = kafka.metrics();
     add(&metrics.records_produced, header.record_count as u64);
@@ -326,9 +362,8 @@ fn own_if_small(part: Bytes, frame_bytes: usize) -> Bytes {
 
 /// The smallest and the largest time of the records. Each record is looked at, so they are as many
 /// as the header says.
-fn times_of(kafka: &Kafka, records: &Bytes) -> Result<(UserTime, UserTime), Refused> {
-    let (least, most) = time_range(records, kafka.format.limit())
-        .map_err(|error| Refused::new(batch_error(&error), error.to_string()))?;
+fn times_of(records: &Bytes, limit: Limit) -> Result<(UserTime, UserTime), Refused> {
+    let (least, most) = time_range(records, limit).map_err(|error| Refused::unreadable(&error))?;
     Ok((UserTime(least), UserTime(most)))
 }
 
@@ -419,14 +454,9 @@ impl RecordErrors {
 }
 
 /// A record without a key could never be superseded.
-fn check_keys(
-    kafka: &Kafka,
-    topic: &Topic,
-    partition: i32,
-    records: &Bytes,
-) -> Result<(), Refused> {
-    let found = keyless(records, kafka.format.limit(), RECORD_ERRORS_MAX)
-        .map_err(|error| Refused::new(batch_error(&error), error.to_string()))?;
+fn check_keys(topic: &Topic, partition: i32, records: &Bytes, limit: Limit) -> Result<(), Refused> {
+    let found =
+        keyless(records, limit, RECORD_ERRORS_MAX).map_err(|error| Refused::unreadable(&error))?;
     let name = &topic.name;
     let why = StrBytes::from_string(format!(
         "Compacted topic cannot accept message without key in topic partition {name}-{partition}"

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::task::Poll;
 
 use bytes::BytesMut;
 use kafka_protocol::messages::produce_request::TopicProduceData;
@@ -177,5 +178,44 @@ fn a_payload_that_is_small_in_its_memory_is_copied_and_a_large_one_is_not() {
         let own = own_if_small(part.clone(), frame_bytes);
         assert_eq!(own, part);
         assert_eq!(own.as_ptr() != part.as_ptr(), copied, "{part_bytes} of {frame_bytes}");
+    }
+}
+
+/// Whether it would wait, asked once.
+async fn waits<T>(mut task: std::pin::Pin<&mut impl Future<Output = T>>) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(task.as_mut().poll(context).is_pending())).await
+}
+
+#[tokio::test]
+async fn a_large_batch_waits_for_its_turn_to_be_unpacked_and_small_ones_go_on() {
+    let kafka = kafka();
+    topic(&kafka, "t", "delete").await;
+    let turns = kafka.unpacking.available_permits() as u32;
+    let taken = kafka.unpacking.acquire_many(turns).await.unwrap();
+    let value = vec![0; 2 * UNPACKED_HERE.decompressed_bytes_max];
+    let large = BatchBuilder::new(Codec::Zstd).record(1, None, Some(&value), &[]).build();
+    assert!(large.len() < 1 << 20);
+    let mut waiting = std::pin::pin!(produce(&kafka, 9, "t", large));
+    assert!(waits(waiting.as_mut()).await);
+    for (base, codec) in (0..).zip(Codec::ALL) {
+        let answer = produce(&kafka, 9, "t", batch(codec, &[None])).await;
+        assert_eq!((answer.error_code, answer.base_offset), (0, base));
+    }
+    assert!(waits(waiting.as_mut()).await);
+    drop(taken);
+    let answer = waiting.await;
+    assert_eq!((answer.error_code, answer.base_offset), (0, Codec::ALL.len() as i64));
+}
+
+#[tokio::test]
+async fn a_batch_that_unpacks_to_too_much_is_refused_wherever_it_is_unpacked() {
+    let most = 4 << 20;
+    for unpacked_bytes_max in [1 << 10, most] {
+        let kafka = kafka_with(KafkaOptions { unpacked_bytes_max, ..KafkaOptions::default() });
+        topic(&kafka, "t", "delete").await;
+        let value = vec![0; most + 1];
+        let large = BatchBuilder::new(Codec::Zstd).record(1, None, Some(&value), &[]).build();
+        let answer = produce(&kafka, 9, "t", large).await;
+        assert_eq!(answer.error_code, ResponseError::MessageTooLarge.code());
     }
 }

@@ -11,11 +11,12 @@ use engine::user_time::NO_TIMES;
 use engine::{EngineError, Topic, UserTimeRule};
 use hlc::UserTime;
 use kafka_protocol::ResponseError;
+use kafka_records::Limit;
 use user_time::{ExtractError, Extractor, Kind};
 
 use super::{Bounds, RecordErrors, Refused};
 use crate::core::Kafka;
-use crate::error_code::{batch_error, engine_error};
+use crate::error_code::engine_error;
 use crate::format::{Extracted, Timestamps, extract};
 
 /// What was found in a batch.
@@ -31,7 +32,7 @@ pub(super) fn find(
     kafka: &Kafka,
     topic: &Topic,
     rule: &UserTimeRule,
-    records: &Bytes,
+    (records, limit): (&Bytes, Limit),
 ) -> Result<Found, Refused> {
     let extractor = extractor(kafka, rule)?;
     let defaults = kafka.engine.topic_defaults();
@@ -46,7 +47,7 @@ pub(super) fn find(
     let mut found = Found { user: NO_TIMES, stamps: NO_TIMES };
     let (mut errors, mut index, mut last) = (RecordErrors::default(), 0, NO_TIMES.1);
     let mut overworked = None;
-    walk(kafka, extractor, append_time, records, |record| {
+    walk((records, limit), extractor, append_time, |record| {
         widen(&mut found.stamps, UserTime(record.timestamp));
         if record.overworked.is_some() {
             overworked = record.overworked;
@@ -85,7 +86,8 @@ pub(super) fn fallen(
         return refused;
     };
     let (mut errors, mut index) = (RecordErrors::default(), 0);
-    let walked = walk(kafka, extractor, append_time, records, |record| {
+    let limit = kafka.format.limit();
+    let walked = walk((records, limit), extractor, append_time, |record| {
         if let Some(time) = record.time.ok().filter(|time| time < last) {
             errors.add(index, code, || falls(time, *last));
         }
@@ -104,18 +106,17 @@ fn extractor<'a>(kafka: &Kafka, rule: &'a UserTimeRule) -> Result<&'a Extractor,
 }
 
 fn walk(
-    kafka: &Kafka,
+    (records, limit): (&Bytes, Limit),
     extractor: &Extractor,
     append_time: bool,
-    records: &Bytes,
     visit: impl FnMut(Extracted) -> ControlFlow<()>,
 ) -> Result<(), Refused> {
     let timestamps = if append_time { Timestamps::OfAppend } else { Timestamps::Own };
-    let act = || extract(records, kafka.format.limit(), extractor, timestamps, visit);
+    let act = || extract(records, limit, extractor, timestamps, visit);
     // A plug-in may take its time.
     let is_plugin = matches!(extractor.spec().kind(), Kind::Wasm { .. });
     let done = if is_plugin { on_disk(act) } else { act() };
-    done.map_err(|error| Refused::new(batch_error(&error), error.to_string()))
+    done.map_err(|error| Refused::unreadable(&error))
 }
 
 /// What a topic takes.
