@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use engine::{Engine, Topic, TopicId, TopicView, View, When};
+use engine::{Engine, SeekError, Topic, TopicId, TopicView, View, When};
+use hlc::split_topic;
 use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
 use tokio::sync::Semaphore;
@@ -20,7 +21,7 @@ use crate::frame_memory::FrameMemory;
 use crate::group_log::EngineGroupLog;
 use crate::groups::{Coordinator, Options as GroupOptions};
 use crate::metrics::{Metrics, add};
-use crate::moments::Moments;
+use crate::moments::{MomentRefused, Moments, PastRows};
 use crate::rot::{Rot, Rotten};
 
 /// Small requests may take this part of what large ones may.
@@ -147,11 +148,18 @@ impl Readable {
 
     /// Whether all of it is still there. Whoever has read some of it asks this behind that: else what
     /// was given up or compacted meanwhile would be missing from the answer, unsaid.
-    pub(crate) fn check_kept(&self) -> Result<(), ResponseError> {
+    pub(crate) fn check_kept(&self) -> Result<(), SeekError> {
         match self {
             Readable::Present(_) => Ok(()),
-            Readable::Past(view) => view.check_kept().map_err(|error| seek_error(&error)),
+            Readable::Past(view) => view.check_kept(),
         }
+    }
+
+    /// [`Readable::check_kept`], of one partition alone: a topic may have many.
+    pub(crate) fn check_partition_kept(&self, index: i32) -> Result<(), ResponseError> {
+        let Readable::Past(view) = self else { return Ok(()) };
+        let Ok(index) = usize::try_from(index) else { return Ok(()) };
+        view.check_partition_kept(index).map_err(|error| seek_error(&error))
     }
 
     /// What may be seen of partition `index`.
@@ -242,15 +250,44 @@ impl Kafka {
         }
     }
 
-    /// The topic that a reader named: a topic, or a moment of one. A real topic of the very name
-    /// wins. `Ok(None)` if there is none.
+    /// The topic that a reader named: a topic, or a moment of one that is still there. A real topic of
+    /// the very name wins. `Ok(None)` if there is none.
     ///
     /// # Errors
     /// The name asks for a moment that cannot be read.
-    pub(crate) async fn readable(
-        self: &Arc<Self>,
+    pub(crate) async fn readable(&self, name: &str) -> Result<Option<Readable>, MomentRefused> {
+        let readable = self.readable_in_part(name).await?;
+        if let Some(readable) = &readable {
+            readable.check_kept()?;
+        }
+        Ok(readable)
+    }
+
+    /// [`Kafka::readable`], for an answer that may say `rows` more of moments, and not without end: a
+    /// request has room for the names of many.
+    ///
+    /// # Errors
+    /// As [`Kafka::readable`], or nothing is left of `rows`.
+    pub(crate) async fn readable_within(
+        &self,
         name: &str,
-    ) -> Result<Option<Readable>, crate::moments::MomentRefused> {
+        rows: &PastRows,
+    ) -> Result<Option<Readable>, MomentRefused> {
+        if self.engine.topic(name).is_none() && split_topic(name).is_some() {
+            rows.check()?;
+        }
+        self.readable(name).await
+    }
+
+    /// [`Kafka::readable`], but what it finds may have lost records since it was first asked for. Whoever
+    /// reads of a partition asks [`Readable::check_partition_kept`] behind that.
+    ///
+    /// # Errors
+    /// As [`Kafka::readable`].
+    pub(crate) async fn readable_in_part(
+        &self,
+        name: &str,
+    ) -> Result<Option<Readable>, MomentRefused> {
         if let Some(topic) = self.engine.topic(name) {
             return Ok(Some(Readable::Present(topic)));
         }

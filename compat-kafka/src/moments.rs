@@ -1,20 +1,28 @@
 //! Topics whose name asks for a moment.
 //!
-//! A moment that is past never changes, so what it resolved to is kept, in a bounded cache, oldest
-//! out first. A moment of user time that does not say as known when is pinned by its first request,
+//! A moment that is past never changes, so what it resolved to is kept, within so many bytes; what was not asked
+//! for lately goes first. A moment of user time that does not say as known when is pinned by its first request,
 //! for as long as it is remembered.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use engine::{Engine, SeekError, TopicId, TopicView, When};
+use engine::{Engine, SeekError, TopicId, TopicView, View, When};
 use hlc::{MomentError, split_topic};
+use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
 
-/// How many moments are remembered.
-const REMEMBERED: usize = 4096;
+use crate::error_code::seek_error;
+
+/// How many bytes of views are remembered.
+const REMEMBERED_BYTES_MAX: usize = 64 << 20;
+/// What a view takes beside its partitions and its name.
+const VIEW_BYTES: usize = 512;
 /// The longest name that is looked at.
 const NAME_BYTES_MAX: usize = 1024;
+/// How many partitions or settings of moments one answer describes. Of what there is now, an answer has at most
+/// all; but a few bytes name one more moment of it.
+const PAST_ROWS_MAX: usize = 100_000;
 
 /// Why a moment that a topic's name asks for cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -25,18 +33,111 @@ pub(crate) enum MomentRefused {
     /// It cannot be read.
     #[error("{0}")]
     Seek(#[from] SeekError),
+    /// The answer describes as many as it may.
+    #[error(
+        "one answer describes at most {PAST_ROWS_MAX} partitions or settings of moments. ask for fewer at a time"
+    )]
+    TooMany,
+}
+
+impl MomentRefused {
+    pub(crate) fn error(&self) -> ResponseError {
+        match self {
+            // Clients tell it to their callers, and do not ask again.
+            MomentRefused::Grammar(_) | MomentRefused::TooMany => {
+                ResponseError::InvalidTopicException
+            }
+            MomentRefused::Seek(error) => seek_error(error),
+        }
+    }
+}
+
+/// What of moments an answer may still describe.
+#[derive(Debug)]
+pub(crate) struct PastRows(usize);
+
+impl Default for PastRows {
+    fn default() -> PastRows {
+        PastRows(PAST_ROWS_MAX)
+    }
+}
+
+impl PastRows {
+    /// Whether anything is left.
+    pub(crate) fn check(&self) -> Result<(), MomentRefused> {
+        if self.0 == 0 { Err(MomentRefused::TooMany) } else { Ok(()) }
+    }
+
+    /// Another moment is described, in so many rows. The last may have more than are left.
+    pub(crate) fn take(&mut self, rows: usize) -> Result<(), MomentRefused> {
+        self.check()?;
+        self.0 = self.0.saturating_sub(rows.max(1));
+        Ok(())
+    }
+}
+
+/// A view, and the name that it was asked for by.
+#[derive(Debug)]
+struct RememberedView {
+    name: Box<str>,
+    view: Arc<TopicView>,
+    /// Asked for since it was last spared.
+    is_used: bool,
+}
+
+impl RememberedView {
+    fn bytes(&self) -> usize {
+        VIEW_BYTES + self.name.len() + self.view.partitions.len() * size_of::<View>()
+    }
 }
 
 #[derive(Default)]
 struct State {
-    by_name: HashMap<Arc<str>, Arc<TopicView>>,
-    by_id: HashMap<TopicId, Arc<TopicView>>,
-    order: VecDeque<Arc<str>>,
+    by_id: HashMap<TopicId, RememberedView>,
+    /// The next to go is in front.
+    order: VecDeque<TopicId>,
+    bytes: usize,
+}
+
+impl State {
+    fn get(&mut self, id: &TopicId) -> Option<&RememberedView> {
+        let remembered = self.by_id.get_mut(id)?;
+        remembered.is_used = true;
+        Some(remembered)
+    }
+
+    fn put(&mut self, id: TopicId, remembered: RememberedView) {
+        self.bytes += remembered.bytes();
+        self.by_id.insert(id, remembered);
+        self.order.push_back(id);
+    }
+
+    /// Forgets what was not asked for lately, until there are no more than `bytes_max`; but for the newest.
+    fn shrink(&mut self, bytes_max: usize) {
+        while self.bytes > bytes_max && self.order.len() > 1 {
+            let Some(id) = self.order.pop_front() else { return };
+            let Some(next) = self.by_id.get_mut(&id) else { continue };
+            if std::mem::take(&mut next.is_used) {
+                self.order.push_back(id);
+                continue;
+            }
+            self.bytes -= next.bytes();
+            self.by_id.remove(&id);
+        }
+    }
 }
 
 /// What names resolved to.
-#[derive(Default)]
-pub(crate) struct Moments(Mutex<State>);
+pub(crate) struct Moments {
+    state: Mutex<State>,
+    bytes_max: usize,
+}
+
+impl Default for Moments {
+    fn default() -> Moments {
+        Moments { state: Mutex::default(), bytes_max: REMEMBERED_BYTES_MAX }
+    }
+}
 
 /// The id of the topic of that name: the same in every life of every server.
 pub(crate) fn id_of(name: &str) -> TopicId {
@@ -48,7 +149,8 @@ pub(crate) fn id_of(name: &str) -> TopicId {
 }
 
 impl Moments {
-    /// The view that `name` asks for; `None` if it asks for no moment.
+    /// The view that `name` asks for; `None` if it asks for no moment. One that is remembered may have lost
+    /// records since: whoever reads of it asks [`TopicView::check_kept`] or [`View::check_kept`] behind that.
     pub(crate) async fn resolve(
         &self,
         engine: &Engine,
@@ -59,35 +161,100 @@ impl Moments {
             return Ok(None);
         }
         let Some((topic, ask)) = split_topic(name) else { return Ok(None) };
-        let remembered = self.0.lock().by_name.get(name).cloned();
-        if let Some(view) = remembered {
-            view.check_kept()?;
+        if let Some(view) = self.by_name(name) {
             return Ok(Some(view));
         }
         let view = Arc::new(engine.view(topic, ask?, when).await?);
         Ok(Some(self.remember(name, view)))
     }
 
+    fn by_name(&self, name: &str) -> Option<Arc<TopicView>> {
+        let mut state = self.state.lock();
+        let remembered = state.get(&id_of(name))?;
+        (*remembered.name == *name).then(|| Arc::clone(&remembered.view))
+    }
+
     pub(crate) fn by_id(&self, id: &TopicId) -> Option<Arc<TopicView>> {
-        self.0.lock().by_id.get(id).cloned()
+        self.state.lock().get(id).map(|remembered| Arc::clone(&remembered.view))
     }
 
     /// Keeps a view; whoever came first with the same question has pinned the answer.
     fn remember(&self, name: &str, view: Arc<TopicView>) -> Arc<TopicView> {
-        let mut state = self.0.lock();
-        if let Some(first) = state.by_name.get(name) {
-            return Arc::clone(first);
+        let (id, mut state) = (id_of(name), self.state.lock());
+        match state.by_id.get(&id) {
+            Some(first) if *first.name == *name => return Arc::clone(&first.view),
+            // Of two names with one id, the first has it.
+            Some(_) => return view,
+            None => {}
         }
-        let name: Arc<str> = name.into();
-        state.by_name.insert(Arc::clone(&name), Arc::clone(&view));
-        state.by_id.insert(id_of(&name), Arc::clone(&view));
-        state.order.push_back(name);
-        while state.order.len() > REMEMBERED {
-            if let Some(oldest) = state.order.pop_front() {
-                state.by_name.remove(&oldest);
-                state.by_id.remove(&id_of(&oldest));
-            }
-        }
+        let remembered =
+            RememberedView { name: name.into(), view: Arc::clone(&view), is_used: false };
+        state.put(id, remembered);
+        state.shrink(self.bytes_max);
         view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use engine::EngineOptions;
+    use hlc::{ManualClock, SysTime};
+    use storage::disk::MemoryDisk;
+
+    use super::*;
+    use crate::format::KafkaFormat;
+
+    const START: u64 = 1_795_252_948_000;
+
+    async fn engine(partitions: u32) -> Engine {
+        let clock = Arc::new(ManualClock::at(SysTime(START)));
+        let engine = Engine::open(
+            Arc::new(MemoryDisk::new()),
+            EngineOptions::default(),
+            Arc::clone(&clock) as Arc<dyn hlc::WallClock>,
+            Arc::new(KafkaFormat { unpacked_bytes_max: 1 << 20 }),
+        );
+        let engine = engine.unwrap();
+        engine.create_topic("t", partitions, BTreeMap::new(), [1; 16], false).await.unwrap();
+        clock.advance(Duration::from_secs(1));
+        engine
+    }
+
+    #[tokio::test]
+    async fn views_are_remembered_within_so_many_bytes_and_those_that_are_asked_for_stay() {
+        let engine = engine(1000).await;
+        let moments = Moments { bytes_max: 1 << 20, ..Moments::default() };
+        let resolve = async |nth: usize| {
+            let name = format!("t@u{nth}");
+            moments.resolve(&engine, &name, When::Refuse).await.unwrap().unwrap()
+        };
+        let first = resolve(0).await;
+        let one = moments.state.lock().bytes;
+        assert!(one >= 1000 * size_of::<View>());
+        let count = 2 * moments.bytes_max / one;
+        for nth in 1..count {
+            resolve(nth).await;
+            assert!(Arc::ptr_eq(&first, &resolve(0).await), "asked for all the time");
+        }
+        let state = moments.state.lock();
+        assert!(state.bytes <= moments.bytes_max, "{}", state.bytes);
+        assert_eq!(state.order.len(), state.by_id.len());
+        assert_eq!(state.bytes, state.by_id.values().map(RememberedView::bytes).sum::<usize>());
+        assert!(!state.by_id.contains_key(&id_of("t@u1")), "asked for once, long ago");
+        assert!(state.by_id.contains_key(&id_of(&format!("t@u{}", count - 1))));
+    }
+
+    #[test]
+    fn an_answer_tells_of_so_many_partitions_of_moments_and_then_refuses() {
+        let mut rows = PastRows::default();
+        for _ in 0..9 {
+            rows.take(PAST_ROWS_MAX / 10).unwrap();
+        }
+        assert!(rows.take(PAST_ROWS_MAX).is_ok(), "the last may have more than are left");
+        assert!(matches!(rows.check(), Err(MomentRefused::TooMany)));
+        assert!(matches!(rows.take(1), Err(MomentRefused::TooMany)));
     }
 }

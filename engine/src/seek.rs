@@ -187,35 +187,44 @@ impl TopicView {
     /// # Errors
     /// [`SeekError::BeforeHistory`].
     pub fn check_kept(&self) -> Result<(), SeekError> {
-        let mut lost = Vec::new();
-        for view in &self.partitions {
-            let horizon = view.partition.log.horizon();
-            let is_whole = match self.ask {
-                Ask::At(Moment::Sys(cut)) | Ask::Window(Moment::Sys(cut), _) => {
-                    is_kept(&horizon, cut)
-                }
-                Ask::At(Moment::User { before, known }) => {
-                    is_kept_by_user_time(&horizon, before, known.unwrap_or(Cut::ALL), view.end())
-                }
-                Ask::Window(Moment::User { before, .. }, last) => {
-                    let known = match last {
-                        Moment::User { known, .. } => known,
-                        Moment::Sys(cut) => Some(cut),
-                    };
-                    view.start >= horizon.start
-                        && is_uncompacted(&horizon, known)
-                        && is_found(&horizon, before)
-                }
-            };
-            if !is_whole {
-                lost.push(Lost {
-                    topic: Arc::clone(&self.topic.name),
-                    partition: view.partition.index,
-                    earliest: earliest(&horizon),
-                });
-            }
-        }
+        let lost: Vec<Lost> = self.partitions.iter().filter_map(|view| self.lost(view)).collect();
         if lost.is_empty() { Ok(()) } else { Err(SeekError::BeforeHistory { lost }) }
+    }
+
+    /// [`TopicView::check_kept`], of the `nth` of its partitions alone: a topic may have many.
+    ///
+    /// # Errors
+    /// [`SeekError::BeforeHistory`].
+    pub fn check_partition_kept(&self, nth: usize) -> Result<(), SeekError> {
+        match self.partitions.get(nth).and_then(|view| self.lost(view)) {
+            None => Ok(()),
+            Some(lost) => Err(SeekError::BeforeHistory { lost: vec![lost] }),
+        }
+    }
+
+    /// Whether something that belongs to the view of a partition is not kept any more.
+    fn lost(&self, view: &View) -> Option<Lost> {
+        let horizon = view.partition.log.horizon();
+        let is_whole = match self.ask {
+            Ask::At(Moment::Sys(cut)) | Ask::Window(Moment::Sys(cut), _) => is_kept(&horizon, cut),
+            Ask::At(Moment::User { before, known }) => {
+                is_kept_by_user_time(&horizon, before, known.unwrap_or(Cut::ALL), view.end())
+            }
+            Ask::Window(Moment::User { before, .. }, last) => {
+                let known = match last {
+                    Moment::User { known, .. } => known,
+                    Moment::Sys(cut) => Some(cut),
+                };
+                view.start >= horizon.start
+                    && is_uncompacted(&horizon, known)
+                    && is_found(&horizon, before)
+            }
+        };
+        (!is_whole).then(|| Lost {
+            topic: Arc::clone(&self.topic.name),
+            partition: view.partition.index,
+            earliest: earliest(&horizon),
+        })
     }
 }
 

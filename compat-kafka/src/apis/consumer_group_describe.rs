@@ -18,14 +18,16 @@ use crate::routes::{Context, Serve};
 impl Serve for ConsumerGroupDescribeRequest {
     const SERVED: VersionRange = VersionRange { min: 0, max: 1 };
 
-    async fn serve(self, _: &Arc<Kafka>, _: &Context) -> ConsumerGroupDescribeResponse {
-        let groups = self.group_ids.into_iter().map(not_of_that_kind).collect();
+    async fn serve(self, kafka: &Arc<Kafka>, _: &Context) -> ConsumerGroupDescribeResponse {
+        let groups = self.group_ids.into_iter().map(|id| not_of_that_kind(kafka, id)).collect();
         ConsumerGroupDescribeResponse::default().with_groups(groups)
     }
 }
 
-fn not_of_that_kind(id: GroupId) -> DescribedGroup {
-    let message = format!("Group {} is not a consumer group.", id.as_str());
+fn not_of_that_kind(kafka: &Kafka, id: GroupId) -> DescribedGroup {
+    let is_there = kafka.groups.has(&id);
+    let what = if is_there { "is not a consumer group" } else { "not found" };
+    let message = format!("Group {} {what}.", id.as_str());
     DescribedGroup::default()
         .with_error_code(ResponseError::GroupIdNotFound.code())
         .with_error_message(Some(StrBytes::from_string(message)))
@@ -51,10 +53,8 @@ mod tests {
                 .map(|one| (one.group_id.as_str(), one.error_code, one.error_message.as_deref()))
                 .map(|(id, code, message)| (id, code, message.unwrap()))
                 .collect();
-            let expected = [
-                ("g", 69, "Group g is not a consumer group."),
-                ("x", 69, "Group x is not a consumer group."),
-            ];
+            let expected =
+                [("g", 69, "Group g is not a consumer group."), ("x", 69, "Group x not found.")];
             assert_eq!(said, expected);
         }
     }

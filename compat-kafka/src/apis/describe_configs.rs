@@ -1,5 +1,6 @@
 //! DescribeConfigs (32): settings of topics and of the broker, and where each value comes from.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use engine::{TopicConfig, TopicDefaults, check_topic_name, topic_config_keys};
@@ -13,8 +14,7 @@ use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::create_topics::{Refusal, answered};
 use crate::core::{Kafka, Readable};
-use crate::error_code::seek_error;
-use crate::moments::MomentRefused;
+use crate::moments::{MomentRefused, PastRows};
 use crate::routes::{Context, Serve};
 
 /// What has settings, by Kafka's numbers.
@@ -39,9 +39,14 @@ impl Serve for DescribeConfigsRequest {
     const SERVED: VersionRange = VersionRange { min: 1, max: 4 };
 
     async fn serve(self, kafka: &Arc<Kafka>, _context: &Context) -> DescribeConfigsResponse {
-        let mut results = Vec::with_capacity(self.resources.len());
-        for asked in self.resources {
-            let described = describe(kafka, &asked, self.include_synonyms).await;
+        let mut results = Vec::new();
+        let (mut seen, mut past) = (HashSet::new(), PastRows::default());
+        // Each resource once: Kafka repeats itself, but its clients ask for a set.
+        let is_first = |asked: &DescribeConfigsResource| {
+            seen.insert((asked.resource_type, asked.resource_name.clone()))
+        };
+        for asked in self.resources.into_iter().filter(is_first) {
+            let described = describe(kafka, &asked, self.include_synonyms, &mut past).await;
             let (configs, done) = match described {
                 Ok(configs) => (configs, Ok(())),
                 Err(refusal) => (Vec::new(), Err(refusal)),
@@ -64,11 +69,12 @@ async fn describe(
     kafka: &Arc<Kafka>,
     asked: &DescribeConfigsResource,
     with_synonyms: bool,
+    past: &mut PastRows,
 ) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
     let name = &*asked.resource_name;
     let refuse = |message: String| Err(Refusal::new(ResponseError::InvalidRequest, message));
     let mut configs = match asked.resource_type {
-        resource::TOPIC => topic_configs(kafka, name).await?,
+        resource::TOPIC => topic_configs(kafka, name, past).await?,
         resource::BROKER => broker_configs(kafka, name)?,
         resource::BROKER_LOGGER if name.is_empty() => {
             return refuse("Broker id must not be empty".to_owned());
@@ -101,8 +107,9 @@ async fn describe(
 async fn topic_configs(
     kafka: &Arc<Kafka>,
     name: &str,
+    past: &mut PastRows,
 ) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
-    let Some(readable) = kafka.readable(name).await.map_err(unreadable)? else {
+    let Some(readable) = kafka.readable_within(name, past).await.map_err(unreadable)? else {
         check_topic_name(name)?;
         return Err(Refusal::new(
             ResponseError::UnknownTopicOrPartition,
@@ -110,6 +117,9 @@ async fn topic_configs(
         ));
     };
     let read_only = matches!(readable, Readable::Past(_));
+    if read_only {
+        past.take(topic_config_keys().count()).map_err(unreadable)?;
+    }
     let defaults = kafka.engine.topic_defaults();
     Ok(topic_settings(&readable.topic().config, defaults)
         .map(|setting| setting.described(read_only))
@@ -118,11 +128,7 @@ async fn topic_configs(
 
 /// Why a moment cannot be described.
 fn unreadable(refused: MomentRefused) -> Refusal {
-    let error = match &refused {
-        MomentRefused::Grammar(_) => ResponseError::InvalidTopicException,
-        MomentRefused::Seek(error) => seek_error(error),
-    };
-    Refusal::new(error, refused.to_string())
+    Refusal::new(refused.error(), refused.to_string())
 }
 
 /// The broker's settings. None of them can be changed while it runs, so the cluster's default, which
@@ -158,7 +164,8 @@ fn broker_configs(
 pub(super) fn check_node_id(kafka: &Kafka, name: &str) -> Result<(), Refusal> {
     let node = kafka.options.node_id;
     let message = match name.parse::<i32>() {
-        Ok(id) if id == node => return Ok(()),
+        // Its other spellings (01, +1) are none that anybody was told.
+        Ok(id) if id == node && *name == id.to_string() => return Ok(()),
         Ok(id) => {
             format!("Unexpected broker id, expected {node} or empty string, but received {id}")
         }

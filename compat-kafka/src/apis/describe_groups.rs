@@ -1,5 +1,6 @@
 //! DescribeGroups (15): groups and their members, as an administrator sees them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
@@ -33,7 +34,10 @@ impl Serve for DescribeGroupsRequest {
             }
             described
         };
-        let groups = self.groups.into_iter().map(describe).collect();
+        // Each group once: Kafka repeats itself, but its clients ask for a set.
+        let mut seen = HashSet::new();
+        let groups = self.groups.into_iter().filter(|id| seen.insert(id.clone()));
+        let groups = groups.map(describe).collect();
         DescribeGroupsResponse::default().with_groups(groups)
     }
 }

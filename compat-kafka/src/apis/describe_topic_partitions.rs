@@ -15,8 +15,7 @@ use kafka_protocol::protocol::VersionRange;
 use uuid::Uuid;
 
 use crate::core::{Kafka, Readable};
-use crate::error_code::seek_error;
-use crate::moments::{MomentRefused, id_of};
+use crate::moments::id_of;
 use crate::routes::{Context, Serve};
 
 /// The most partitions in one answer (`max.request.partition.size.limit`).
@@ -123,8 +122,7 @@ async fn find(kafka: &Arc<Kafka>, name: &str) -> Result<Readable, ResponseError>
         Ok(Some(readable)) => Ok(readable),
         Ok(None) if check_topic_name(name).is_err() => Err(ResponseError::InvalidTopicException),
         Ok(None) => Err(ResponseError::UnknownTopicOrPartition),
-        Err(MomentRefused::Grammar(_)) => Err(ResponseError::InvalidTopicException),
-        Err(MomentRefused::Seek(error)) => Err(seek_error(&error)),
+        Err(refused) => Err(refused.error()),
     }
 }
 

@@ -18,10 +18,9 @@ use tokio::time::Instant;
 
 use crate::answer::Answer;
 use crate::core::{Kafka, Readable};
-use crate::error_code::{engine_error, seek_error};
+use crate::error_code::engine_error;
 use crate::file_run::LoadError;
 use crate::metrics::add;
-use crate::moments::MomentRefused;
 use crate::routes::{BadRequest, Context, Served, decode};
 use crate::trim::trim;
 
@@ -135,10 +134,9 @@ async fn find(
         let found = kafka.readable_by_id(topic.topic_id.as_bytes());
         return found.ok_or(ResponseError::UnknownTopicId);
     }
-    match kafka.readable(&topic.topic).await {
+    match kafka.readable_in_part(&topic.topic).await {
         Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
-        Err(MomentRefused::Grammar(_)) => Err(ResponseError::InvalidTopicException),
-        Err(MomentRefused::Seek(error)) => Err(seek_error(&error)),
+        Err(refused) => Err(refused.error()),
     }
 }
 
@@ -164,23 +162,30 @@ fn read(kafka: &Kafka, request: &FetchRequest, asked: &[Asked]) -> Vec<Vec<Fetch
         .map(|asked| {
             let read = |partition: &FetchPartition| {
                 let fetched = match &asked.found {
-                    Ok(found) => read_partition(kafka, found, partition, limit, taken),
+                    Ok(found) => read_kept(kafka, found, partition, limit, taken),
                     Err(error) => Fetched::refused(partition.partition, *error),
                 };
                 taken += fetched.bytes();
                 fetched
             };
-            let fetched = asked.topic.partitions.iter().map(read).collect();
-            match asked.found.as_ref().map(Readable::check_kept) {
-                Ok(Err(error)) => refuse_all(&asked.topic, error),
-                _ => fetched,
-            }
+            asked.topic.partitions.iter().map(read).collect()
         })
         .collect()
 }
 
-fn refuse_all(topic: &FetchTopic, error: ResponseError) -> Vec<Fetched> {
-    topic.partitions.iter().map(|asked| Fetched::refused(asked.partition, error)).collect()
+/// Reads from a partition, unless what belongs to the moment was given up by then.
+fn read_kept(
+    kafka: &Kafka,
+    found: &Readable,
+    asked: &FetchPartition,
+    limit: usize,
+    taken: usize,
+) -> Fetched {
+    let fetched = read_partition(kafka, found, asked, limit, taken);
+    match found.check_partition_kept(asked.partition) {
+        Ok(()) => fetched,
+        Err(error) => Fetched::refused(asked.partition, error),
+    }
 }
 
 fn read_partition(

@@ -13,9 +13,9 @@ use kafka_protocol::messages::list_offsets_response::{
 use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 use kafka_protocol::protocol::VersionRange;
 
+use super::create_topics::repeated;
 use crate::core::{Kafka, Readable};
-use crate::error_code::{engine_error, seek_error};
-use crate::moments::MomentRefused;
+use crate::error_code::engine_error;
 use crate::routes::{Context, Serve};
 
 const LATEST: i64 = -1;
@@ -35,24 +35,28 @@ impl Serve for ListOffsetsRequest {
     const SERVED: VersionRange = VersionRange { min: 1, max: 10 };
 
     async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> ListOffsetsResponse {
+        let partitions = self.topics.iter().flat_map(|topic| {
+            topic.partitions.iter().map(|asked| (topic.name.clone(), asked.partition_index))
+        });
+        // As Kafka: whoever asks twice is answered neither time.
+        let repeated = repeated(partitions);
         let mut topics = Vec::with_capacity(self.topics.len());
         for topic in self.topics {
-            let found = match kafka.readable(&topic.name).await {
+            let found = match kafka.readable_in_part(&topic.name).await {
                 Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
-                Err(MomentRefused::Grammar(_)) => Err(ResponseError::InvalidTopicException),
-                Err(MomentRefused::Seek(error)) => Err(seek_error(&error)),
+                Err(refused) => Err(refused.error()),
             };
             let mut partitions = Vec::with_capacity(topic.partitions.len());
             for asked in topic.partitions {
+                let index = asked.partition_index;
                 let place = match &found {
-                    Ok(readable) => place(
-                        kafka,
-                        readable,
-                        asked.partition_index,
-                        asked.current_leader_epoch,
-                        asked.timestamp,
-                    )
-                    .and_then(|place| readable.check_kept().map(|()| place)),
+                    _ if repeated.contains(&(topic.name.clone(), index)) => {
+                        Err(ResponseError::InvalidRequest)
+                    }
+                    Ok(readable) => {
+                        place(kafka, readable, index, asked.current_leader_epoch, asked.timestamp)
+                            .and_then(|place| readable.check_partition_kept(index).map(|()| place))
+                    }
                     Err(error) => Err(*error),
                 };
                 let answer = ListOffsetsPartitionResponse::default()

@@ -1,11 +1,12 @@
 //! Metadata (3): the broker and the topics; a moment of a topic looks like a topic.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use engine::{Topic, TopicId, check_topic_name};
 use hlc::split_topic;
 use kafka_protocol::ResponseError;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
@@ -15,8 +16,8 @@ use uuid::Uuid;
 
 use super::create_topics::new_topic_id;
 use crate::core::{Kafka, Readable};
-use crate::error_code::{engine_error, seek_error};
-use crate::moments::{MomentRefused, id_of};
+use crate::error_code::engine_error;
+use crate::moments::{MomentRefused, PastRows, id_of};
 use crate::routes::{Context, Serve};
 
 /// What anybody may do to a topic or the cluster where nobody is refused anything: Kafka's bits for
@@ -47,11 +48,15 @@ impl Serve for MetadataRequest {
                 topics.push(words.describe(kafka, &topic, topic.name.to_string(), topic.id));
             }
         }
+        let (mut seen, mut past) = (HashSet::new(), PastRows::default());
         for asked in self.topics.iter().flatten() {
-            // Clients that ask by id may send an empty name beside it.
-            let described = match &asked.name {
-                Some(name) if asked.topic_id.is_nil() => words.by_name(kafka, context, name).await,
-                _ => words.by_id(kafka, asked.topic_id),
+            // Each topic once, as Kafka: it takes them for a set.
+            if !seen.insert(named(asked)) {
+                continue;
+            }
+            let described = match named(asked) {
+                Ok(name) => words.by_name(kafka, context, name, &mut past).await,
+                Err(id) => words.by_id(kafka, id, &mut past),
             };
             topics.push(described);
         }
@@ -64,6 +69,19 @@ impl Serve for MetadataRequest {
             .with_topics(topics)
             .with_cluster_authorized_operations(operations)
     }
+}
+
+/// What a topic is asked for by. Clients that ask by id may send an empty name beside it.
+fn named(asked: &MetadataRequestTopic) -> Result<&TopicName, Uuid> {
+    match &asked.name {
+        Some(name) if asked.topic_id.is_nil() => Ok(name),
+        _ => Err(asked.topic_id),
+    }
+}
+
+fn refused_moment(name: Option<&str>, id: Uuid, refused: &MomentRefused) -> MetadataResponseTopic {
+    tracing::info!(topic = name, %id, %refused, "a moment cannot be read");
+    self::refused(name, id, refused.error())
 }
 
 fn refused(name: Option<&str>, id: Uuid, error: ResponseError) -> MetadataResponseTopic {
@@ -107,12 +125,15 @@ impl Asked<'_> {
             .with_topic_authorized_operations(operations)
     }
 
-    fn by_id(&self, kafka: &Arc<Kafka>, id: Uuid) -> MetadataResponseTopic {
+    fn by_id(&self, kafka: &Arc<Kafka>, id: Uuid, past: &mut PastRows) -> MetadataResponseTopic {
         match kafka.readable_by_id(id.as_bytes()) {
             Some(Readable::Present(topic)) => {
                 self.describe(kafka, &topic, topic.name.to_string(), topic.id)
             }
             Some(Readable::Past(view)) => {
+                if let Err(refusal) = past.take(view.partitions.len()) {
+                    return refused_moment(None, id, &refusal);
+                }
                 let name = format!("{}{}{}", view.topic.name, hlc::TOPIC_MARK, view.ask);
                 self.describe(kafka, &view.topic, name, *id.as_bytes())
             }
@@ -125,12 +146,16 @@ impl Asked<'_> {
         kafka: &Arc<Kafka>,
         context: &Context,
         name: &TopicName,
+        past: &mut PastRows,
     ) -> MetadataResponseTopic {
-        match kafka.readable(name).await {
+        match kafka.readable_within(name, past).await {
             Ok(Some(Readable::Present(topic))) => {
                 self.describe(kafka, &topic, name.to_string(), topic.id)
             }
             Ok(Some(Readable::Past(view))) => {
+                if let Err(refusal) = past.take(view.partitions.len()) {
+                    return refused_moment(Some(name), Uuid::nil(), &refusal);
+                }
                 self.describe(kafka, &view.topic, name.to_string(), id_of(name))
             }
             Ok(None) => {
@@ -138,14 +163,7 @@ impl Asked<'_> {
                     && (context.version < 4 || self.0.allow_auto_topic_creation);
                 self.create(kafka, name, creates).await
             }
-            Err(refusal) => {
-                tracing::info!(topic = %&**name, %refusal, "a moment cannot be read");
-                let error = match refusal {
-                    MomentRefused::Grammar(_) => ResponseError::InvalidTopicException,
-                    MomentRefused::Seek(error) => seek_error(&error),
-                };
-                refused(Some(name), Uuid::nil(), error)
-            }
+            Err(refusal) => refused_moment(Some(name), Uuid::nil(), &refusal),
         }
     }
 }

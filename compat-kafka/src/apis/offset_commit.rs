@@ -16,9 +16,8 @@ use kafka_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 use kafka_protocol::protocol::VersionRange;
 
 use crate::core::Kafka;
-use crate::error_code::{engine_error, group_error, seek_error};
+use crate::error_code::{engine_error, group_error};
 use crate::groups::{CommitFence, CommitKind, GroupError};
-use crate::moments::MomentRefused;
 use crate::routes::{Context, Serve};
 
 #[cfg(test)]
@@ -49,10 +48,9 @@ impl Serve for OffsetCommitRequest {
 
 /// Says of the partitions that are not there that they are not.
 async fn find_partitions(kafka: &Arc<Kafka>, topic: &OffsetCommitRequestTopic) -> Verdicts {
-    let found = match kafka.readable(&topic.name).await {
+    let found = match kafka.readable_in_part(&topic.name).await {
         Ok(found) => found.ok_or(ResponseError::UnknownTopicOrPartition),
-        Err(MomentRefused::Grammar(_)) => Err(ResponseError::InvalidTopicException),
-        Err(MomentRefused::Seek(error)) => Err(seek_error(&error)),
+        Err(refused) => Err(refused.error()),
     };
     let verdict = |partition: &OffsetCommitRequestPartition| match &found {
         Ok(readable) => {

@@ -4,6 +4,7 @@
 //! member says of itself (KIP-848) is not looked at, as by Kafka for groups of the older kind; nor
 //! is whether offsets shall be stable, for without transactions all are.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use engine::{Committed, EngineError, GroupOffset};
@@ -15,7 +16,7 @@ use kafka_protocol::messages::offset_fetch_response::{
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
-use kafka_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse, TopicName};
+use kafka_protocol::messages::{GroupId, OffsetFetchRequest, OffsetFetchResponse, TopicName};
 use kafka_protocol::protocol::{StrBytes, VersionRange};
 
 use super::offset_commit::coordinator_error;
@@ -33,14 +34,45 @@ impl Serve for OffsetFetchRequest {
     const SERVED: VersionRange = VersionRange { min: 1, max: 9 };
 
     async fn serve(self, kafka: &Arc<Kafka>, context: &Context) -> OffsetFetchResponse {
+        let mut seen = AskedOffsets::default();
         if context.version >= BATCHED {
-            let groups = self.groups.into_iter().map(|group| answered(kafka, group)).collect();
+            let groups = self.groups.into_iter().filter_map(|group| seen.first(group));
+            let groups = groups.map(|group| answered(kafka, group)).collect();
             return OffsetFetchResponse::default().with_groups(groups);
         }
         let topics = self.topics.map(|topics| topics.into_iter().map(as_batched).collect());
         let group =
             OffsetFetchRequestGroup::default().with_group_id(self.group_id).with_topics(topics);
+        let group = seen.first(group).expect("nothing was asked before");
         unbatched(answered(kafka, group), context.version)
+    }
+}
+
+/// What a request has asked already: it is answered once. Kafka repeats itself, but its clients ask for sets;
+/// and a few bytes can ask for all that a group has committed.
+#[derive(Default)]
+struct AskedOffsets {
+    groups: HashSet<GroupId>,
+    /// Groups of which everything was asked.
+    whole: HashSet<GroupId>,
+    partitions: HashSet<(GroupId, TopicName, i32)>,
+}
+
+impl AskedOffsets {
+    /// What of `asked` was not asked before; `None` if there is nothing.
+    fn first(&mut self, mut asked: OffsetFetchRequestGroup) -> Option<OffsetFetchRequestGroup> {
+        let id = &asked.group_id;
+        let is_first = self.groups.insert(id.clone());
+        let Some(topics) = &mut asked.topics else {
+            return self.whole.insert(id.clone()).then_some(asked);
+        };
+        for topic in &mut *topics {
+            let name = &topic.name;
+            let is_new = |index: &i32| self.partitions.insert((id.clone(), name.clone(), *index));
+            topic.partition_indexes.retain(is_new);
+        }
+        let is_any = topics.iter().any(|topic| !topic.partition_indexes.is_empty());
+        (is_first || is_any).then_some(asked)
     }
 }
 

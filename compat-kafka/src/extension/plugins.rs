@@ -151,6 +151,9 @@ pub(super) async fn user_times(
             return Err(Refusal::new("bad_moment", error.to_string()));
         }
         Err(MomentRefused::Seek(error)) => return Err(error.into()),
+        Err(refused @ MomentRefused::TooMany) => {
+            return Err(Refusal::new("too_large", refused.to_string()));
+        }
     };
     let view = readable.view(partition).ok_or_else(unknown)?;
     if view.partition.has_own_times() {

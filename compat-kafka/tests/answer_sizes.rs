@@ -1,0 +1,420 @@
+//! How large answers are, beside what was asked: no request makes the server say the same thing over and over,
+//! nor more of the past than an answer may hold.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use compat_kafka::KafkaOptions;
+use engine::OffsetCommit;
+use kafka_protocol::messages::*;
+use kafka_protocol::protocol::{Request, StrBytes};
+use rig::{Rig, Wire, frame, name};
+use storage::disk::MemoryDisk;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// How many partitions the large topic has.
+const PARTITIONS: u32 = 2000;
+const GROUPS: usize = 20;
+/// How often a request names the same thing.
+const TIMES: usize = 2000;
+/// What an answer may hold for each byte of the request.
+const PER_REQUEST_BYTE: usize = 32;
+/// And beyond that and what there is: of errors, and of the broker.
+const SLACK_BYTES: usize = 64 << 10;
+/// What an answer may tell of moments: 100,000 partitions or settings.
+const PAST_BYTES: usize = 16 << 20;
+
+/// A request that asks for a thing once, and one that asks for it many times.
+struct Case {
+    api: i16,
+    once: Vec<u8>,
+    often: Vec<u8>,
+    /// What the answer may hold besides.
+    more: usize,
+}
+
+fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+fn group(nth: usize) -> GroupId {
+    GroupId(text(&format!("g{nth}")))
+}
+
+/// `ask` makes a request of names, or of as many as there are items in it.
+fn case<R: Request, T: Clone>(version: i16, all: Vec<T>, ask: impl Fn(Vec<T>) -> R) -> Case {
+    let often = all.iter().cycle().take(TIMES.max(all.len())).cloned().collect();
+    Case {
+        api: R::KEY,
+        once: frame(version, &ask(all)),
+        often: frame(version, &ask(often)),
+        more: 0,
+    }
+}
+
+/// A request that cannot ask for more than one thing.
+fn single<R: Request>(version: i16, request: &R) -> Case {
+    let frame = frame(version, request);
+    Case { api: R::KEY, once: frame.clone(), often: frame, more: 0 }
+}
+
+/// The same, for moments of the large topic: each another one.
+fn moments<R: Request>(version: i16, ask: impl Fn(Vec<String>) -> R) -> Case {
+    let names = (0..TIMES).map(|nth| format!("t@u{nth}")).collect();
+    let once = frame(version, &ask(vec!["t".to_owned()]));
+    Case { api: R::KEY, once, often: frame(version, &ask(names)), more: PAST_BYTES }
+}
+
+fn metadata(names: Vec<String>) -> MetadataRequest {
+    let topic = |name: String| {
+        metadata_request::MetadataRequestTopic::default().with_name(Some(self::name(&name)))
+    };
+    MetadataRequest::default().with_topics(Some(names.into_iter().map(topic).collect()))
+}
+
+fn metadata_by_id(ids: Vec<[u8; 16]>) -> MetadataRequest {
+    let topic = |id: [u8; 16]| {
+        let topic = metadata_request::MetadataRequestTopic::default().with_name(None);
+        topic.with_topic_id(uuid::Uuid::from_bytes(id))
+    };
+    MetadataRequest::default().with_topics(Some(ids.into_iter().map(topic).collect()))
+}
+
+fn describe_configs(names: Vec<(i8, String)>) -> DescribeConfigsRequest {
+    let resource = |(kind, name): (i8, String)| {
+        describe_configs_request::DescribeConfigsResource::default()
+            .with_resource_type(kind)
+            .with_resource_name(text(&name))
+            .with_configuration_keys(None)
+    };
+    DescribeConfigsRequest::default()
+        .with_resources(names.into_iter().map(resource).collect())
+        .with_include_synonyms(true)
+}
+
+fn offset_fetch(groups: Vec<usize>) -> OffsetFetchRequest {
+    let asked = |nth| {
+        offset_fetch_request::OffsetFetchRequestGroup::default()
+            .with_group_id(group(nth))
+            .with_topics(None)
+    };
+    OffsetFetchRequest::default().with_groups(groups.into_iter().map(asked).collect())
+}
+
+fn offset_fetch_named(indexes: Vec<i32>) -> OffsetFetchRequest {
+    let topic = offset_fetch_request::OffsetFetchRequestTopics::default()
+        .with_name(name("t"))
+        .with_partition_indexes(indexes);
+    let group = offset_fetch_request::OffsetFetchRequestGroup::default()
+        .with_group_id(group(0))
+        .with_topics(Some(vec![topic]));
+    OffsetFetchRequest::default().with_groups(vec![group])
+}
+
+fn offset_fetch_unbatched(indexes: Vec<i32>) -> OffsetFetchRequest {
+    let topic = offset_fetch_request::OffsetFetchRequestTopic::default()
+        .with_name(name("t"))
+        .with_partition_indexes(indexes);
+    OffsetFetchRequest::default().with_group_id(group(0)).with_topics(Some(vec![topic]))
+}
+
+fn create_topics(names: Vec<String>) -> CreateTopicsRequest {
+    let topic = |name: String| {
+        create_topics_request::CreatableTopic::default()
+            .with_name(self::name(&name))
+            .with_num_partitions(1)
+            .with_replication_factor(1)
+    };
+    CreateTopicsRequest::default()
+        .with_topics(names.into_iter().map(topic).collect())
+        .with_validate_only(true)
+}
+
+fn fetch(indexes: Vec<i32>) -> FetchRequest {
+    let partition = |index| {
+        fetch_request::FetchPartition::default()
+            .with_partition(index)
+            .with_partition_max_bytes(1 << 20)
+    };
+    let topic = fetch_request::FetchTopic::default()
+        .with_topic(name("t"))
+        .with_partitions(indexes.into_iter().map(partition).collect());
+    FetchRequest::default().with_max_bytes(1 << 20).with_topics(vec![topic])
+}
+
+fn list_offsets(indexes: Vec<i32>) -> ListOffsetsRequest {
+    let partition = |index| {
+        list_offsets_request::ListOffsetsPartition::default()
+            .with_partition_index(index)
+            .with_timestamp(-3)
+    };
+    let topic = list_offsets_request::ListOffsetsTopic::default()
+        .with_name(name("t"))
+        .with_partitions(indexes.into_iter().map(partition).collect());
+    ListOffsetsRequest::default().with_topics(vec![topic])
+}
+
+fn describe_log_dirs(names: Vec<String>) -> DescribeLogDirsRequest {
+    let topic = |name: String| {
+        describe_log_dirs_request::DescribableLogDirTopic::default()
+            .with_topic(self::name(&name))
+            .with_partitions((0..4).collect())
+    };
+    DescribeLogDirsRequest::default().with_topics(Some(names.into_iter().map(topic).collect()))
+}
+
+fn describe_topic_partitions(names: Vec<String>) -> DescribeTopicPartitionsRequest {
+    let topic = |name: String| {
+        describe_topic_partitions_request::TopicRequest::default().with_name(self::name(&name))
+    };
+    DescribeTopicPartitionsRequest::default()
+        .with_topics(names.into_iter().map(topic).collect())
+        .with_response_partition_limit(i32::MAX)
+        .with_cursor(None)
+}
+
+/// What describes topics, groups and settings.
+fn describing(topic: [u8; 16]) -> Vec<Case> {
+    let t = || vec!["t".to_owned()];
+    let past = |name: String| (2, name);
+    vec![
+        case(12, t(), metadata),
+        case(12, vec![topic], metadata_by_id),
+        moments(12, metadata),
+        case(4, vec![(2, "t".to_owned()), (4, "1".to_owned())], describe_configs),
+        // A number can be written in many ways.
+        Case {
+            often: frame(
+                4,
+                &describe_configs((1..TIMES).map(|n| (4, format!("{:0n$}", 1))).collect()),
+            ),
+            ..case(4, vec![(4, "1".to_owned())], describe_configs)
+        },
+        moments(4, |names| describe_configs(names.into_iter().map(past).collect())),
+        case(4, t(), describe_log_dirs),
+        case(0, t(), describe_topic_partitions),
+        moments(0, describe_topic_partitions),
+        case(5, (0..GROUPS).map(group).collect(), |groups| {
+            DescribeGroupsRequest::default().with_groups(groups)
+        }),
+        case(1, (0..GROUPS).map(group).collect(), |groups| {
+            ConsumerGroupDescribeRequest::default().with_group_ids(groups)
+        }),
+        case(9, (0..GROUPS).collect(), offset_fetch),
+        case(9, (0..40).collect(), offset_fetch_named),
+        case(7, (0..40).collect(), offset_fetch_unbatched),
+        single(1, &DescribeClusterRequest::default().with_endpoint_type(1)),
+        case(5, vec![text("Stable")], |states| {
+            ListGroupsRequest::default().with_states_filter(states)
+        }),
+        case(1, vec![2i8], |kinds| {
+            ListConfigResourcesRequest::default().with_resource_types(kinds)
+        }),
+        single(0, &ListPartitionReassignmentsRequest::default().with_topics(None)),
+        single(3, &ApiVersionsRequest::default()),
+    ]
+}
+
+/// What reads, writes and looks up.
+fn reading() -> Vec<Case> {
+    let indexes = || vec![0, 1, 2, 3];
+    vec![
+        case(12, indexes(), fetch),
+        case(7, indexes(), list_offsets),
+        case(9, indexes(), |indexes| {
+            let data = |index| produce_request::PartitionProduceData::default().with_index(index);
+            let topic = produce_request::TopicProduceData::default()
+                .with_name(name("t"))
+                .with_partition_data(indexes.into_iter().map(data).collect());
+            ProduceRequest::default().with_acks(-1).with_topic_data(vec![topic])
+        }),
+        case(4, indexes(), |indexes| {
+            use offset_for_leader_epoch_request::{OffsetForLeaderPartition, OffsetForLeaderTopic};
+            let partition = |index| OffsetForLeaderPartition::default().with_partition(index);
+            let topic = OffsetForLeaderTopic::default()
+                .with_topic(name("t"))
+                .with_partitions(indexes.into_iter().map(partition).collect());
+            OffsetForLeaderEpochRequest::default().with_topics(vec![topic])
+        }),
+        case(4, vec![text("k")], |keys| {
+            FindCoordinatorRequest::default().with_coordinator_keys(keys)
+        }),
+        single(4, &InitProducerIdRequest::default()),
+    ]
+}
+
+/// What changes groups and their offsets.
+fn grouping() -> Vec<Case> {
+    let member = || text("nobody");
+    vec![
+        single(9, &JoinGroupRequest::default().with_group_id(group(0)).with_member_id(member())),
+        single(5, &SyncGroupRequest::default().with_group_id(group(0)).with_member_id(member())),
+        single(4, &HeartbeatRequest::default().with_group_id(group(0)).with_member_id(member())),
+        case(5, vec![member()], |members| {
+            let identity =
+                |member| leave_group_request::MemberIdentity::default().with_member_id(member);
+            LeaveGroupRequest::default()
+                .with_group_id(group(0))
+                .with_members(members.into_iter().map(identity).collect())
+        }),
+        case(8, vec![0, 1], |indexes| {
+            use offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+            let partition =
+                |index| OffsetCommitRequestPartition::default().with_partition_index(index);
+            let topic = OffsetCommitRequestTopic::default()
+                .with_name(name("t"))
+                .with_partitions(indexes.into_iter().map(partition).collect());
+            OffsetCommitRequest::default().with_group_id(group(0)).with_topics(vec![topic])
+        }),
+        case(0, vec![3000, 3001], |indexes| {
+            use offset_delete_request::{OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
+            let partition =
+                |index| OffsetDeleteRequestPartition::default().with_partition_index(index);
+            let topic = OffsetDeleteRequestTopic::default()
+                .with_name(name("t"))
+                .with_partitions(indexes.into_iter().map(partition).collect());
+            OffsetDeleteRequest::default().with_group_id(group(0)).with_topics(vec![topic])
+        }),
+        case(2, vec![GroupId(text("nobody"))], |groups| {
+            DeleteGroupsRequest::default().with_groups_names(groups)
+        }),
+    ]
+}
+
+/// What changes topics; nothing here does.
+fn changing() -> Vec<Case> {
+    let many = (0..10 * TIMES).map(|nth| format!("n{nth}")).collect();
+    vec![
+        case(7, vec!["new".to_owned()], create_topics),
+        // Each could be made, and none is.
+        Case {
+            often: frame(7, &create_topics(many)),
+            ..case(7, vec!["new".to_owned()], create_topics)
+        },
+        case(3, vec!["t"], |names| {
+            let topic = |name| {
+                create_partitions_request::CreatePartitionsTopic::default()
+                    .with_name(self::name(name))
+                    .with_assignments(None)
+            };
+            CreatePartitionsRequest::default()
+                .with_topics(names.into_iter().map(topic).collect())
+                .with_validate_only(true)
+        }),
+        case(6, vec!["nothing"], |names| {
+            let topic = |name| {
+                delete_topics_request::DeleteTopicState::default().with_name(Some(self::name(name)))
+            };
+            DeleteTopicsRequest::default().with_topics(names.into_iter().map(topic).collect())
+        }),
+        case(2, vec![0, 1], |indexes| {
+            use delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+            let partition = |index| DeleteRecordsPartition::default().with_partition_index(index);
+            let topic = DeleteRecordsTopic::default()
+                .with_name(name("t"))
+                .with_partitions(indexes.into_iter().map(partition).collect());
+            DeleteRecordsRequest::default().with_topics(vec![topic])
+        }),
+        case(2, vec!["t"], |names| {
+            let resource = |name| {
+                alter_configs_request::AlterConfigsResource::default()
+                    .with_resource_type(2)
+                    .with_resource_name(text(name))
+            };
+            AlterConfigsRequest::default()
+                .with_resources(names.into_iter().map(resource).collect())
+                .with_validate_only(true)
+        }),
+        case(1, vec!["t"], |names| {
+            let resource = |name| {
+                incremental_alter_configs_request::AlterConfigsResource::default()
+                    .with_resource_type(2)
+                    .with_resource_name(text(name))
+            };
+            IncrementalAlterConfigsRequest::default()
+                .with_resources(names.into_iter().map(resource).collect())
+                .with_validate_only(true)
+        }),
+    ]
+}
+
+/// How many bytes the answer has.
+async fn answer_bytes(wire: &mut Wire, frame: &[u8]) -> usize {
+    wire.0.write_all(frame).await.unwrap();
+    let answered = async {
+        let length = wire.0.read_u32().await.unwrap() as usize;
+        let mut left = length;
+        let mut bytes = vec![0; 1 << 16];
+        while left > 0 {
+            let most = left.min(bytes.len());
+            left -= wire.0.read(&mut bytes[..most]).await.unwrap();
+        }
+        length
+    };
+    tokio::time::timeout(rig::PATIENCE, answered).await.expect("an answer comes")
+}
+
+/// The only member of its group, with much to say of itself.
+async fn join(wire: &mut Wire, nth: usize) {
+    let protocol = join_group_request::JoinGroupRequestProtocol::default()
+        .with_name(text("range"))
+        .with_metadata(vec![0; 20_000].into());
+    let request = JoinGroupRequest::default()
+        .with_group_id(group(nth))
+        .with_session_timeout_ms(30_000)
+        .with_protocol_type(text("consumer"))
+        .with_protocols(vec![protocol]);
+    assert_eq!(wire.ask(3, &request).await.unwrap().error_code, 0);
+}
+
+/// A large topic, and groups that have committed offsets in it.
+async fn filled() -> (Rig, [u8; 16]) {
+    let broker_configs = vec![("log.dirs".to_owned(), "x".repeat(100_000))];
+    let mut options = KafkaOptions { broker_configs, ..KafkaOptions::default() };
+    options.groups.initial_rebalance_delay = Duration::ZERO;
+    let rig = Rig::start(Arc::new(MemoryDisk::new()), options, 64 << 20).await;
+    let (id, mut wire) = ([9; 16], rig.connect().await);
+    rig.engine.create_topic("t", PARTITIONS, BTreeMap::new(), id, false).await.unwrap();
+    let offset = |partition| OffsetCommit {
+        topic: "t".to_owned(),
+        partition,
+        offset: 1,
+        leader_epoch: -1,
+        metadata: "m".repeat(1000),
+    };
+    for nth in 0..GROUPS {
+        join(&mut wire, nth).await;
+        rig.engine.commit_offsets(&group(nth), (0..40).map(offset).collect()).await.unwrap();
+    }
+    rig.clock.advance(Duration::from_millis(10));
+    (rig, id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_is_larger_than_what_there_is_and_so_much_for_each_byte_that_asks() {
+    let (rig, topic) = filled().await;
+    let mut wire = rig.connect().await;
+    let cases: Vec<Case> = describing(topic)
+        .into_iter()
+        .chain(reading())
+        .chain(grouping())
+        .chain(changing())
+        .collect();
+    let served = wire.ask(3, &ApiVersionsRequest::default()).await.unwrap();
+    for api in served.api_keys {
+        let is_tried = cases.iter().any(|case| case.api == api.api_key);
+        assert!(is_tried, "{:?} has a case here", ApiKey::try_from(api.api_key));
+    }
+    for case in cases {
+        let api = ApiKey::try_from(case.api).unwrap();
+        let once = answer_bytes(&mut wire, &case.once).await;
+        let often = answer_bytes(&mut wire, &case.often).await;
+        let most = once + PER_REQUEST_BYTE * case.often.len() + SLACK_BYTES + case.more;
+        assert!(often <= most, "{api:?}: {} bytes ask for {often}, once {once}", case.often.len());
+    }
+}
