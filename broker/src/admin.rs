@@ -4,20 +4,25 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use compat_kafka::HistoryErrorCode;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::http_answer::refuse_with;
+use crate::http_hosts::HttpHosts;
 use crate::status::{Status, Why};
-use crate::{api, metrics};
+use crate::{api, http_hosts, metrics};
 
 type Shared = State<Arc<Status>>;
 
 /// Answers until `stop` turns true, and then whatever was asked before.
 pub(crate) async fn serve(
     status: Arc<Status>,
+    hosts: HttpHosts,
     listener: TcpListener,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -28,6 +33,8 @@ pub(crate) async fn serve(
         .route("/clock/confirm", post(confirm_clock))
         .merge(api::routes())
         .fallback(nowhere)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(hosts, http_hosts::check))
         .with_state(status);
     let stopped = async move {
         let _ = stop.wait_for(|stop| *stop).await;
@@ -39,8 +46,14 @@ pub(crate) async fn serve(
 
 /// Whoever tries the port in a browser learns what there is.
 async fn nowhere() -> Response {
-    let there_is = "there is /healthz, /readyz, /metrics, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1\n";
-    (StatusCode::NOT_FOUND, there_is).into_response()
+    let there_is = "there is /healthz, /readyz, /metrics, and /v1/cut, diff, topics, groups, offsets, pins; POST: /clock/confirm, /v1";
+    refuse_with(HistoryErrorCode::UnknownPath, there_is)
+}
+
+/// The header `Allow` says which method is right.
+async fn wrong_method(method: Method) -> Response {
+    let what = format!("this path is not for {method}: see the header Allow");
+    refuse_with(HistoryErrorCode::MethodNotAllowed, what)
 }
 
 async fn healthz(State(status): Shared) -> Response {
@@ -68,9 +81,10 @@ async fn read_metrics(State(status): Shared) -> Response {
 }
 
 async fn confirm_clock(State(status): Shared, headers: HeaderMap) -> Response {
-    // A browser says which page asks: no page has any business with a clock.
-    if headers.contains_key(header::ORIGIN) {
-        return (StatusCode::FORBIDDEN, "not for web pages\n").into_response();
+    // It has no body; a form has one, also when it is empty.
+    if headers.contains_key(header::CONTENT_TYPE) && !api::is_json(&headers) {
+        let what = "send no body, or one with the header Content-Type: application/json";
+        return refuse_with(HistoryErrorCode::UnsupportedMediaType, what);
     }
     let Some(parts) = status.parts() else {
         return verdict(Err("starting: there is no clock yet".to_owned()));

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
-use compat_kafka::Refusal;
+use compat_kafka::HistoryErrorCode;
 use serde_json::{Map, Value, json};
 
+use crate::http_answer::{refuse_with, respond};
 use crate::status::Status;
 
 /// What may be asked with GET: it changes nothing.
@@ -35,85 +36,54 @@ async fn ask(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    // A browser says which page asks: no page has any business here.
-    if headers.contains_key(header::ORIGIN) {
-        return refused(StatusCode::FORBIDDEN, "forbidden", "not for web pages");
+    // What is not JSON by its type, a page may send anywhere without asking first.
+    if !is_json(&headers) {
+        let what = "a document is sent with the header Content-Type: application/json";
+        return refuse_with(HistoryErrorCode::UnsupportedMediaType, what);
     }
     let body = match body {
         Ok(body) => body,
-        Err(rejection) => {
-            return refused(rejection.status(), "bad_request", &rejection.body_text());
+        Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            let what = format!("a document is not longer than {BODY_BYTES_MAX} bytes");
+            return refuse_with(HistoryErrorCode::TooLarge, what);
         }
+        Err(rejection) => return refuse_with(HistoryErrorCode::BadRequest, rejection.body_text()),
     };
     match serde_json::from_slice(&body) {
         Ok(document) => answer(&status, document).await,
-        Err(error) => {
-            refused(StatusCode::BAD_REQUEST, "bad_request", &format!("not JSON: {error}"))
-        }
+        Err(error) => refuse_with(HistoryErrorCode::BadRequest, format!("not JSON: {error}")),
     }
+}
+
+/// Whether the body is JSON by its `Content-Type`.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    let of = headers.get(header::CONTENT_TYPE).and_then(|of| of.to_str().ok()).unwrap_or_default();
+    let essence = of.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
 }
 
 async fn read(
     State(status): State<Arc<Status>>,
-    Path(op): Path<String>,
+    op: Result<Path<String>, PathRejection>,
     RawQuery(query): RawQuery,
 ) -> Response {
+    let op = op.map(|Path(op)| op).unwrap_or_default();
     if !READS.contains(&op.as_str()) {
         let message = format!("there is {}, and POST /v1 for the rest", READS.join(", "));
-        return refused(StatusCode::NOT_FOUND, "unknown_op", &message);
+        return refuse_with(HistoryErrorCode::UnknownOp, message);
     }
     match document(&op, query.as_deref().unwrap_or_default()) {
         Ok(document) => answer(&status, document).await,
-        Err(message) => refused(StatusCode::BAD_REQUEST, "bad_request", &message),
+        Err(message) => refuse_with(HistoryErrorCode::BadRequest, message),
     }
 }
 
 async fn answer(status: &Status, document: Value) -> Response {
     let Some(parts) = status.parts() else {
         let message = "the data directory is being opened";
-        return refused(StatusCode::SERVICE_UNAVAILABLE, "starting", message);
+        return refuse_with(HistoryErrorCode::Starting, message);
     };
     respond(compat_kafka::ask_text(&parts.kafka, document).await)
-}
-
-fn refused(status: StatusCode, code: &str, message: &str) -> Response {
-    let error = json!({ "error": { "code": code, "message": message, "frontier": null } });
-    (status, JSON, error.to_string()).into_response()
-}
-
-const JSON: [(header::HeaderName, &str); 2] =
-    [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-
-fn respond(answer: Result<String, Refusal>) -> Response {
-    match answer {
-        Ok(text) => (JSON, text + "\n").into_response(),
-        Err(refusal) => {
-            refusal_response(refusal.code(), refusal.retry_ms(), refusal.document() + "\n")
-        }
-    }
-}
-
-fn refusal_response(code: &str, retry_ms: Option<u64>, text: String) -> Response {
-    let mut response = (status_of(code), JSON, text).into_response();
-    if let Some(retry_ms) = retry_ms {
-        // In whole seconds, and rather late than early.
-        response.headers_mut().insert(header::RETRY_AFTER, retry_ms.div_ceil(1000).max(1).into());
-    }
-    response
-}
-
-fn status_of(code: &str) -> StatusCode {
-    match code {
-        "not_yet" => StatusCode::TOO_EARLY,
-        "before_history" => StatusCode::GONE,
-        "pin_taken" | "group_active" | "group_busy" => StatusCode::CONFLICT,
-        code if code.starts_with("too_many_") => StatusCode::CONFLICT,
-        "fenced" => StatusCode::SERVICE_UNAVAILABLE,
-        "far_future" => StatusCode::BAD_REQUEST,
-        code if code.starts_with("bad_") => StatusCode::BAD_REQUEST,
-        code if code.starts_with("unknown_") => StatusCode::NOT_FOUND,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    }
 }
 
 /// The document of a query. Its fields are texts, but for numbers, and for lists with commas between.
@@ -176,28 +146,5 @@ mod tests {
         for query in ["at=1&at=2", "op=pin", "limit=x", "at=%", "at=%2", "at=%zz", "at=%ff"] {
             assert!(document("cut", query).is_err(), "{query}");
         }
-    }
-
-    #[test]
-    fn a_refusal_has_the_status_that_http_has_for_it() {
-        for (code, status) in [
-            ("bad_moment", 400),
-            ("bad_request", 400),
-            ("far_future", 400),
-            ("unknown_topic", 404),
-            ("unknown_group", 404),
-            ("group_active", 409),
-            ("before_history", 410),
-            ("not_yet", 425),
-            ("internal", 500),
-            ("fenced", 503),
-        ] {
-            let response = refusal_response(code, Some(1001), String::new());
-            assert_eq!(response.status().as_u16(), status, "{code}");
-            assert_eq!(response.headers()[header::RETRY_AFTER], "2");
-        }
-        assert_eq!(respond(Ok("{}".to_owned())).status(), StatusCode::OK);
-        let refusal = Refusal::new("unknown_topic", "it is not there");
-        assert_eq!(respond(Err(refusal)).status(), StatusCode::NOT_FOUND);
     }
 }

@@ -22,6 +22,7 @@ use uuid::Uuid;
 use crate::admin;
 use crate::config::Config;
 use crate::control::{Control, ControlParts};
+use crate::http_hosts::HttpHosts;
 use crate::listen::take;
 use crate::status::{Parts, Status};
 use crate::tree::TreeOps;
@@ -80,8 +81,9 @@ impl Broker {
             Some(port) => {
                 let doing = || format!("listen for operators on {}", config.http);
                 let listener = port.listen().with_context(doing)?;
+                let hosts = HttpHosts::new(&config.http, &config.http_hosts);
                 Some(Door::open(listener, |listener, stop| {
-                    admin::serve(Arc::clone(&status), listener, stop)
+                    admin::serve(Arc::clone(&status), hosts, listener, stop)
                 })?)
             }
             None => None,

@@ -19,7 +19,7 @@ use engine::{ConfigError, EngineOptions, TopicConfig};
 
 mod kafka;
 mod memory;
-mod nearest;
+pub(crate) mod nearest;
 mod own;
 mod problem;
 mod sources;
@@ -46,6 +46,8 @@ pub struct Config {
     pub kafka: Listen,
     /// Where it listens for its operators.
     pub http: Listen,
+    /// The names by which operators may ask there, besides `localhost` and that of `http`.
+    pub http_hosts: Vec<String>,
     /// Where it mounts its tree.
     pub mounts: Vec<PathBuf>,
     /// Where it was asked to listen for ZooKeeper's clients. This version does not serve them.
@@ -128,6 +130,7 @@ fn bare() -> Config {
         data_dir: PathBuf::new(),
         kafka: Listen::Off,
         http: Listen::Off,
+        http_hosts: Vec::new(),
         zookeeper: Listen::Off,
         mounts: Vec::new(),
         engine: EngineOptions::default(),

@@ -11,6 +11,8 @@ mod broker;
 mod config;
 pub mod control;
 mod descriptors;
+mod http_answer;
+mod http_hosts;
 mod listen;
 pub mod logging;
 mod metrics;
@@ -20,5 +22,6 @@ mod status;
 mod tree;
 
 pub use broker::{Broker, Running};
+pub use config::nearest::{distance, nearest};
 pub use config::{Config, Listen, Origin, Problem, Problems, Sources};
 pub use run::run;

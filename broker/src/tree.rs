@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use compat_kafka::{Answering, MoreOps, Refusal};
+use compat_kafka::{Answering, HistoryErrorCode, MoreOps, Refusal};
 use fileview::tree::{Kind, Listed, Node, Open, Stat, TopicNode, Tree, TreeError};
 use fileview::{Format, base64};
 use hlc::Ask;
@@ -22,6 +22,9 @@ const OPEN_MAX: usize = 128;
 const READ_BYTES_MAX: usize = 1 << 20;
 /// The most names in one answer.
 const LIST_MAX: usize = 1000;
+
+/// How many bytes of batches one question looks through for a key; the next goes on from there.
+const KEY_SCAN_BYTES: u64 = 64 << 20;
 
 /// The operation.
 pub(crate) struct TreeOps {
@@ -52,8 +55,9 @@ enum Request {
     },
     List {
         path: Path,
+        /// The cookie of the name before, as it was given.
         #[serde(default)]
-        after: u64,
+        after: Option<String>,
         #[serde(default)]
         max: Option<usize>,
         /// Whether to say what is known of each.
@@ -97,8 +101,9 @@ impl MoreOps for TreeOps {
 
     fn ask<'a>(&'a self, _op: &'a str, document: Value) -> Answering<'a> {
         Box::pin(async move {
-            let request = serde_json::from_value(document)
-                .map_err(|error| Refusal::new("bad_request", format!("not a request: {error}")))?;
+            let request = serde_json::from_value(document).map_err(|error| {
+                Refusal::new(HistoryErrorCode::BadRequest, format!("not a request: {error}"))
+            })?;
             self.answer(request).await
         })
     }
@@ -106,7 +111,7 @@ impl MoreOps for TreeOps {
 
 impl TreeOps {
     pub(crate) fn new(tree: Arc<Tree>) -> TreeOps {
-        TreeOps { tree, held: Mutex::default() }
+        TreeOps { tree: Arc::new(tree.with_key_scan(KEY_SCAN_BYTES)), held: Mutex::default() }
     }
 
     async fn answer(&self, request: Request) -> Result<Value, Refusal> {
@@ -122,6 +127,9 @@ impl TreeOps {
                 Ok(answer)
             }
             Request::List { path, after, max, stat } => {
+                let after = after.as_deref().map_or(Ok(0), str::parse).map_err(|_| {
+                    Refusal::new(HistoryErrorCode::BadRequest, "after is the cookie of a name")
+                })?;
                 let node = self.resolve(path).await?;
                 self.list(&node, after, max.unwrap_or(LIST_MAX).clamp(1, LIST_MAX), stat).await
             }
@@ -149,8 +157,9 @@ impl TreeOps {
     async fn resolve(&self, path: Path) -> Result<Node, Refusal> {
         let path = match path {
             Path::Text(text) => text.into_bytes(),
-            Path::Bytes { base64 } => base64::decode(&base64)
-                .ok_or_else(|| Refusal::new("bad_path", "a path in base64 does not read"))?,
+            Path::Bytes { base64 } => base64::decode(&base64).ok_or_else(|| {
+                Refusal::new(HistoryErrorCode::BadPath, "a path in base64 does not read")
+            })?,
         };
         self.tree.resolve(&path).await.map_err(refusal)
     }
@@ -165,8 +174,7 @@ impl TreeOps {
         let listed = self.tree.list(node, after, max).await.map_err(refusal)?;
         let mut names = Vec::with_capacity(listed.len());
         for Listed { cookie, name, node, kind } in listed {
-            let mut shown =
-                json!({ "name": bytes_of(&name), "kind": kind_of(kind), "cookie": cookie });
+            let mut shown = json!({ "name": bytes_of(&name), "kind": kind_of(kind), "cookie": cookie.to_string() });
             if with_stat {
                 // One that cannot be seen hides no other.
                 match self.tree.stat(&node).await {
@@ -195,7 +203,7 @@ impl TreeOps {
         let path = match at {
             Some(at) => {
                 let ask: Ask = at.parse().map_err(|error: hlc::MomentError| {
-                    Refusal::new("bad_moment", error.to_string())
+                    Refusal::new(HistoryErrorCode::BadMoment, error.to_string())
                 })?;
                 format!(".at/{ask}/topics/{topic}")
             }
@@ -203,7 +211,10 @@ impl TreeOps {
         };
         let node = self.tree.resolve(path.as_bytes()).await.map_err(refusal)?;
         let Node::Topic(topic) = node else {
-            return Err(Refusal::new("unknown_topic", format!("not a topic. topic={topic}")));
+            return Err(Refusal::new(
+                HistoryErrorCode::UnknownTopic,
+                format!("not a topic. topic={topic}"),
+            ));
         };
         let cursor = after.map(|after| after.parse()).transpose().map_err(refusal)?;
         let format = match format {
@@ -237,7 +248,7 @@ impl TreeOps {
         let found = place.and_then(|place| held.open.remove(place));
         let Some(found) = found else {
             let why = format!("not open any more: open it again. open={number}");
-            return Err(Refusal::new("gone", why));
+            return Err(Refusal::new(HistoryErrorCode::Gone, why));
         };
         let open = Arc::clone(&found.1);
         held.open.push_back(found);
@@ -247,18 +258,23 @@ impl TreeOps {
 
 fn refusal(error: TreeError) -> Refusal {
     let code = match &error {
-        TreeError::NotFound(_) => "not_found",
-        TreeError::NotDirectory(_) => "not_directory",
-        TreeError::IsDirectory(_) => "is_directory",
-        TreeError::Moment(_) => "bad_moment",
-        TreeError::Invalid(_) | TreeError::Escapes(_) | TreeError::NameTooLong(_) => "bad_path",
-        TreeError::NotYet(_) => "not_yet",
-        TreeError::FarFuture(_) => "far_future",
-        TreeError::BeforeHistory(_) => "before_history",
-        TreeError::Gone(_) => "gone",
-        TreeError::Io(_) => "internal",
+        TreeError::NotFound(_) => HistoryErrorCode::NotFound,
+        TreeError::NotDirectory(_) => HistoryErrorCode::NotDirectory,
+        TreeError::IsDirectory(_) => HistoryErrorCode::IsDirectory,
+        TreeError::Moment(_) => HistoryErrorCode::BadMoment,
+        TreeError::Invalid(_) | TreeError::Escapes(_) | TreeError::NameTooLong(_) => {
+            HistoryErrorCode::BadPath
+        }
+        TreeError::NotYet(_) => HistoryErrorCode::NotYet,
+        TreeError::FarFuture(_) => HistoryErrorCode::FarFuture,
+        TreeError::BeforeHistory(_) => HistoryErrorCode::BeforeHistory,
+        TreeError::Gone(_) => HistoryErrorCode::Gone,
+        TreeError::Unfinished(_) => HistoryErrorCode::Unfinished,
+        TreeError::Io(_) => HistoryErrorCode::Internal,
     };
-    Refusal::new(code, error.to_string())
+    let refusal = Refusal::new(code, error.to_string());
+    // What was looked through is remembered.
+    if code == HistoryErrorCode::Unfinished { refusal.retry_in(0) } else { refusal }
 }
 
 /// Text as it is, other bytes in base64.
@@ -291,7 +307,7 @@ fn stat_of(stat: &Stat) -> Value {
         "changed": time(stat.changed),
         "accessed": time(stat.accessed),
         "created": time(stat.created),
-        "inode": stat.inode,
+        "inode": stat.inode.to_string(),
         "grows": stat.grows,
     })
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use hlc::{Ask, Hlc, Moment, TOPIC_MARK};
+use hlc::{Ask, Cut, Hlc, Moment, TOPIC_MARK};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Client, ClientError};
@@ -267,12 +267,16 @@ pub enum RefusalCode {
     FarFuture,
     /// The moment lies before what retention has kept.
     BeforeHistory,
+    /// There is more to look through: the same question goes on with it.
+    Unfinished,
     /// The topic did not exist at that moment.
     UnknownTopic,
     /// Not a moment, or not one of system time.
     BadMoment,
     /// The question does not read.
     BadRequest,
+    /// The question is too long.
+    TooLarge,
     /// The server's clock cannot be trusted.
     Fenced,
     /// The name or the expiry cannot be a pin's.
@@ -289,6 +293,44 @@ pub enum RefusalCode {
     GroupActive,
     /// The group is being changed by somebody else.
     GroupBusy,
+    /// There are as many groups as there may be.
+    TooManyGroups,
+    /// A module or a name that no plug-in can have.
+    BadPlugin,
+    /// There is no such plug-in.
+    UnknownPlugin,
+    /// Not what says where user time is.
+    BadSpec,
+    /// No user time can be read from the record.
+    Unreadable,
+    /// The partition has no such offset.
+    OutOfRange,
+    /// The tree has nothing of that name.
+    NotFound,
+    /// Something on the way is no directory.
+    NotDirectory,
+    /// A directory has no bytes.
+    IsDirectory,
+    /// No path.
+    BadPath,
+    /// What was opened is not open any more, or not kept.
+    Gone,
+    /// The server opens its data directory.
+    Starting,
+    /// The server ends.
+    Stopping,
+    /// There is no such question for GET.
+    UnknownOp,
+    /// There is nothing at this path.
+    UnknownPath,
+    /// The path is not for this method.
+    MethodNotAllowed,
+    /// The body is not JSON by its type.
+    UnsupportedMediaType,
+    /// A web page of another origin asks.
+    Forbidden,
+    /// The request names a host that is not the server.
+    ForeignHost,
     /// The server has a fault.
     Internal,
     /// A kind that this library does not know.
@@ -299,9 +341,10 @@ pub enum RefusalCode {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        // The server may have said it already.
-        match self.frontier {
-            Some(frontier) if !self.message.contains(&frontier.to_string()) => {
+        // To the millisecond, as people spell moments; the server may have said it already.
+        let frontier = self.frontier.map(|Stamp(stamp)| Moment::Sys(Cut::before(stamp.time())));
+        match frontier.map(|moment| moment.to_string()) {
+            Some(frontier) if !self.message.contains(&frontier) => {
                 write!(f, " (the server can answer up to {frontier})")
             }
             _ => Ok(()),
@@ -421,12 +464,23 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use bytes::Buf;
-    use hlc::{Cut, SysTime};
+    use hlc::SysTime;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::Options;
+
+    #[test]
+    fn every_code_in_the_manual_is_known() {
+        let manual = include_str!("../../docs/KAFKA.md");
+        let (_, table) = manual.split_once("| code | HTTP | means |").unwrap();
+        for row in table.lines().skip(2).take_while(|line| line.starts_with("| `")) {
+            let name = row.split('`').nth(1).unwrap();
+            let code: RefusalCode = serde_json::from_value(name.into()).unwrap();
+            assert_ne!(code, RefusalCode::Other, "{name}");
+        }
+    }
 
     #[test]
     fn the_key_is_ff() {

@@ -21,6 +21,7 @@ mod api;
 mod bootstrap;
 mod cluster;
 mod connection;
+mod decimal;
 mod error;
 mod fetch;
 mod frame;

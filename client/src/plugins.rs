@@ -10,6 +10,9 @@ use crate::{Client, ClientError};
 /// How long a server may look at a plug-in, or run it.
 const WORK: Duration = Duration::from_secs(10);
 
+/// The longest module that a server takes.
+pub const MODULE_BYTES_MAX: u64 = 480 << 10;
+
 #[derive(Serialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
 enum Question<'a> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::history::RefusalCode;
 use crate::{Client, ClientError};
 
 /// What the server may need to find the size of a large partition for the first time.
@@ -64,6 +65,7 @@ pub struct Stat {
     /// When it was made.
     pub created: (i64, u32),
     /// Its number.
+    #[serde(with = "crate::decimal")]
     pub inode: u64,
     /// Whether it shows the present.
     pub grows: bool,
@@ -80,6 +82,7 @@ pub struct Listed {
     /// What it means.
     pub kind: Kind,
     /// To go on behind it.
+    #[serde(with = "crate::decimal")]
     pub cookie: u64,
     /// What is known of it, if that was asked for.
     #[serde(default)]
@@ -118,12 +121,32 @@ struct Question<'a> {
 #[derive(Serialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 enum Ask<'a> {
-    Stat { path: &'a str },
-    List { path: &'a str, after: u64, stat: bool },
-    Open { path: &'a str },
-    Read { open: u64, at: u64, length: usize },
-    Close { open: u64 },
-    Keys { topic: &'a str, at: Option<&'a str>, format: &'a str, after: Option<&'a str> },
+    Stat {
+        path: &'a str,
+    },
+    List {
+        path: &'a str,
+        #[serde(with = "crate::decimal")]
+        after: u64,
+        stat: bool,
+    },
+    Open {
+        path: &'a str,
+    },
+    Read {
+        open: u64,
+        at: u64,
+        length: usize,
+    },
+    Close {
+        open: u64,
+    },
+    Keys {
+        topic: &'a str,
+        at: Option<&'a str>,
+        format: &'a str,
+        after: Option<&'a str>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -214,6 +237,13 @@ impl Client {
     }
 
     async fn tree<T: for<'de> Deserialize<'de>>(&mut self, ask: Ask<'_>) -> Result<T, ClientError> {
-        self.question(Question { op: "tree", ask }, TREE_WAIT).await
+        let question = Question { op: "tree", ask };
+        loop {
+            match self.question(&question, TREE_WAIT).await {
+                // The server looks through a topic in parts, and remembers how far it has come.
+                Err(ClientError::History(refusal)) if refusal.code == RefusalCode::Unfinished => {}
+                answer => return answer,
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One API of our own, with a key far above Kafka's, not listed in ApiVersions: stock clients never
 //! see it. Its body is one JSON document each way; `docs/KAFKA.md` describes them. The same documents
-//! are asked over HTTP, so [`ask`] is the one way in.
+//! are asked over HTTP, so [`ask_text`] is the one way in.
 //!
 //! A file here is about one subject, and has its operations. Operations on what this crate does not
 //! know are brought by others, as [`MoreOps`].
@@ -20,6 +20,7 @@ use crate::routes::{BadRequest, Context, Served};
 
 mod cuts;
 mod diffs;
+mod error_code;
 mod groups;
 mod members;
 mod moment;
@@ -31,6 +32,7 @@ mod rig;
 mod seeks;
 mod topics;
 
+pub use error_code::HistoryErrorCode;
 pub use refusal::Refusal;
 
 /// "FF".
@@ -51,16 +53,17 @@ pub trait MoreOps: Send + Sync + 'static {
 }
 
 pub(crate) async fn serve(kafka: &Arc<Kafka>, context: &Context, body: Bytes) -> Served {
-    if context.version != 0 || body.len() > REQUEST_BYTES_MAX {
+    if context.version != 0 {
         return Err(BadRequest {
             api: context.api_key,
             version: context.version,
-            reason: "the extension API is served in version 0, up to 1 MiB".to_owned(),
+            reason: "the extension API is served in version 0".to_owned(),
         });
     }
-    let answer = match serde_json::from_slice(&body) {
-        Ok(document) => ask_text(kafka, document).await,
-        Err(error) => Err(Refusal::new("bad_request", format!("not JSON: {error}"))),
+    let answer = if body.len() > REQUEST_BYTES_MAX {
+        Err(too_large(body.len()))
+    } else {
+        read_and_answer(kafka, &body).await
     };
     let mut out = Answer::new();
     out.write(|bytes| {
@@ -68,6 +71,18 @@ pub(crate) async fn serve(kafka: &Arc<Kafka>, context: &Context, body: Bytes) ->
         bytes.put_slice(answer.unwrap_or_else(|refusal| refusal.document()).as_bytes());
     });
     Ok(Some(out))
+}
+
+fn too_large(bytes: usize) -> Refusal {
+    let what = format!("a document is too long. bytes={bytes}, most={REQUEST_BYTES_MAX}");
+    Refusal::new(HistoryErrorCode::TooLarge, what)
+}
+
+async fn read_and_answer(kafka: &Arc<Kafka>, body: &[u8]) -> Result<String, Refusal> {
+    let document = serde_json::from_slice(body).map_err(|error| {
+        Refusal::new(HistoryErrorCode::BadRequest, format!("not JSON: {error}"))
+    })?;
+    ask_text(kafka, document).await
 }
 
 /// Answers one document, as `docs/KAFKA.md` describes them, with the text of another.
@@ -79,7 +94,7 @@ pub async fn ask_text(kafka: &Arc<Kafka>, mut document: Value) -> Result<String,
         Some(Value::String(op)) => op,
         _ => {
             let what = "a request is an object with a field op, as in {\"op\":\"pins\"}";
-            return Err(Refusal::new("bad_request", what));
+            return Err(Refusal::new(HistoryErrorCode::BadRequest, what));
         }
     };
     // A cut may have very many partitions: its text is written without a tree of values before it.
@@ -110,14 +125,17 @@ async fn dispatch(kafka: &Arc<Kafka>, op: &str, document: Value) -> Result<Value
 }
 
 fn read<T: DeserializeOwned>(document: Value) -> Result<T, Refusal> {
-    serde_json::from_value(document)
-        .map_err(|error| Refusal::new("bad_request", format!("not a request: {error}")))
+    serde_json::from_value(document).map_err(|error| {
+        Refusal::new(HistoryErrorCode::BadRequest, format!("not a request: {error}"))
+    })
 }
 
 async fn more(kafka: &Arc<Kafka>, op: &str, document: Value) -> Result<Value, Refusal> {
     match kafka.ops_of(op) {
         Some(ops) => ops.ask(op, document).await,
-        None => Err(Refusal::new("bad_request", format!("no such operation. op={op:?}"))),
+        None => {
+            Err(Refusal::new(HistoryErrorCode::BadRequest, format!("no such operation. op={op:?}")))
+        }
     }
 }
 
@@ -146,7 +164,7 @@ mod tests {
             Box::pin(async move {
                 match document["refuse"] {
                     Value::Null => Ok(json!({ "op": op, "said": document })),
-                    _ => Err(Refusal::new("unknown_path", "it said so")),
+                    _ => Err(Refusal::new(HistoryErrorCode::UnknownPath, "it said so")),
                 }
             })
         }

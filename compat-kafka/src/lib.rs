@@ -26,7 +26,7 @@ mod trim;
 
 pub use crate::core::{Address, Kafka, KafkaOptions};
 pub use conn::{serve, serve_stream};
-pub use extension::{Answering, MoreOps, Refusal, ask_text};
+pub use extension::{Answering, HistoryErrorCode, MoreOps, Refusal, ask_text};
 pub use format::KafkaFormat;
 pub use metrics::Metrics;
 pub use stream::Stream;

@@ -105,9 +105,11 @@ pub struct Tree {
     engine: Arc<Engine>,
     options: TreeOptions,
     /// Moments of user time, and as known when.
-    known: Known,
+    known: Arc<Known>,
     texts: Texts,
-    tables: Tables,
+    tables: Arc<Tables>,
+    /// How many bytes of batches one call looks through for a key.
+    key_scan_bytes_max: Option<u64>,
     last_value: LastValue,
     /// Keeps a producer from choosing keys that crowd one place.
     seed: u64,
@@ -122,12 +124,30 @@ impl Tree {
         Tree {
             engine,
             options,
-            known: Known::default(),
+            known: Arc::default(),
             texts: Arc::new(Recent::new(options.index_bytes_max)),
-            tables: Tables::new(options.key_bytes_max),
+            tables: Arc::new(Tables::new(options.key_bytes_max)),
+            key_scan_bytes_max: None,
             last_value: LastValue::default(),
             seed: RandomState::new().hash_one(0),
             since,
+        }
+    }
+
+    /// The same tree, where one call looks through so many bytes of batches for a key. What is not found
+    /// by then is [`TreeError::Unfinished`], and the same call goes on from there.
+    #[must_use]
+    pub fn with_key_scan(&self, bytes_max: u64) -> Tree {
+        Tree {
+            engine: Arc::clone(&self.engine),
+            options: self.options,
+            known: Arc::clone(&self.known),
+            texts: Arc::clone(&self.texts),
+            tables: Arc::clone(&self.tables),
+            key_scan_bytes_max: Some(bytes_max),
+            last_value: Arc::clone(&self.last_value),
+            seed: self.seed,
+            since: self.since,
         }
     }
 

@@ -42,8 +42,12 @@ async fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
 }
 
 async fn ask(running: &Running, method: &str, path: &str, header: &str) -> String {
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
+    let header = format!("Host: localhost\r\n{header}");
+    ask_with(running, method, path, &header).await
+}
+
+async fn ask_with(running: &Running, method: &str, path: &str, headers: &str) -> String {
+    let request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
     let address = running.admin_address().unwrap();
     String::from_utf8(exchange(address, request.as_bytes()).await).unwrap()
 }
@@ -271,7 +275,7 @@ fn parts_of(answer: &str) -> (u16, String, serde_json::Value) {
 
 async fn post(running: &Running, body: &str, header: &str) -> (u16, String, serde_json::Value) {
     let request = format!(
-        "POST /v1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}Content-Length: {}\r\n\r\n{body}",
+        "POST /v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
     let address = running.admin_address().unwrap();
@@ -329,5 +333,84 @@ async fn what_changes_something_is_posted_bounded_and_not_for_web_pages() {
     assert_eq!(post(&running, &large, "").await.0, 413);
     let unknown = r#"{"op":"unpin","name":"q"}"#;
     assert_eq!(post(&running, unknown, "").await.0, 404);
+    running.close("the test ends").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_error_over_http_is_a_document_with_a_code() {
+    let directory = Directory::new("api-errors");
+    let running = Broker::start(config(&directory)).await.unwrap();
+    for (method, path, expected, code) in [
+        ("GET", "/nowhere", 404, "unknown_path"),
+        ("GET", "/v1/a/b", 404, "unknown_path"),
+        ("GET", "/v1/%ff", 404, "unknown_op"),
+        ("GET", "/v1", 405, "method_not_allowed"),
+        ("PUT", "/v1/cut", 405, "method_not_allowed"),
+        ("DELETE", "/metrics", 405, "method_not_allowed"),
+        ("GET", "/clock/confirm", 405, "method_not_allowed"),
+    ] {
+        let answer = ask(&running, method, path, "Content-Length: 0\r\n").await;
+        let (status, head, document) = parts_of(&answer);
+        assert_eq!((status, &document["error"]["code"]), (expected, &code.into()), "{path}");
+        assert!(head.contains("application/json"), "{path}: {head}");
+        assert_eq!(head.contains("\r\nallow: "), expected == 405, "{path}: {head}");
+    }
+    let tree = async |path: &str| {
+        let asked = serde_json::json!({"op": "tree", "do": "open", "path": path});
+        let (status, _, answer) = post(&running, &asked.to_string(), "").await;
+        (status, answer["error"]["code"].as_str().map(str::to_owned))
+    };
+    let refused = |status, code: &str| (status, Some(code.to_owned()));
+    assert_eq!(tree("/topics/none").await, refused(404, "not_found"));
+    assert_eq!(tree("/topics").await, refused(400, "is_directory"));
+    assert_eq!(tree("/..").await, refused(400, "bad_path"));
+    assert_eq!(tree("/.at/soon").await, refused(400, "bad_moment"));
+    let unread = r#"{"op":"plugin-test","spec":"csv:2","value":"31"}"#;
+    assert_eq!(post(&running, unread, "").await.0, 422);
+    let closed = r#"{"op":"tree","do":"read","open":9,"at":0,"length":1}"#;
+    assert_eq!(post(&running, closed, "").await.0, 410);
+    let listed = post(&running, r#"{"op":"tree","do":"list","path":"/","stat":true}"#, "").await.2;
+    for name in listed["names"].as_array().unwrap() {
+        assert!(name["cookie"].is_string() && name["stat"]["inode"].is_string(), "{name}");
+    }
+    running.close("the test ends").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_other_names_and_bodies_of_other_types_are_refused() {
+    let directory = Directory::new("api-hosts");
+    let mut config = config(&directory);
+    config.http_hosts = vec!["metrics.example".to_owned()];
+    let running = Broker::start(config).await.unwrap();
+    let port = running.admin_address().unwrap().port();
+    for path in ["/v1/topics", "/metrics", "/healthz", "/nowhere"] {
+        for (host, answered) in [
+            (format!("127.0.0.1:{port}"), true),
+            (format!("localhost:{port}"), true),
+            ("metrics.example".to_owned(), true),
+            (format!("evil.example:{port}"), false),
+        ] {
+            let answer = ask_with(&running, "GET", path, &format!("Host: {host}\r\n")).await;
+            assert_eq!(!answer.starts_with("HTTP/1.1 421"), answered, "{host}: {answer}");
+            assert_eq!(answer.contains("foreign_host"), !answered, "{host}: {answer}");
+        }
+    }
+    let pins = r#"{"op":"pins"}"#;
+    let asked = async |headers: &str| {
+        let length = pins.len();
+        let headers = format!("Host: localhost:{port}\r\n{headers}Content-Length: {length}\r\n");
+        let request = format!("POST /v1 HTTP/1.1\r\nConnection: close\r\n{headers}\r\n{pins}");
+        let answer = exchange(running.admin_address().unwrap(), request.as_bytes()).await;
+        parts_of(&String::from_utf8(answer).unwrap()).0
+    };
+    let json = "Content-Type: application/json; charset=utf-8\r\n";
+    assert_eq!(asked(json).await, 200);
+    assert_eq!(asked(&format!("{json}Origin: http://localhost:{port}\r\n")).await, 200);
+    assert_eq!(asked(&format!("{json}Origin: http://evil.example\r\n")).await, 403);
+    assert_eq!(asked(&format!("{json}Origin: null\r\n")).await, 403);
+    assert_eq!(asked("").await, 415);
+    assert_eq!(asked("Content-Type: text/plain\r\n").await, 415);
+    let form = "Content-Length: 0\r\nContent-Type: application/x-www-form-urlencoded\r\n";
+    assert!(ask(&running, "POST", "/clock/confirm", form).await.starts_with("HTTP/1.1 415"));
     running.close("the test ends").await;
 }

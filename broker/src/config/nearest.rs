@@ -1,7 +1,7 @@
 //! What somebody may have meant who wrote a name that is none.
 
 /// The one of `names` that is nearest to `name`, if any is near enough to be what was meant.
-pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let enough = (name.chars().count() / 4).max(2);
     names
         .map(|known| (distance(name, known), known))
@@ -11,7 +11,7 @@ pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> O
 }
 
 /// How many letters must be added, removed, replaced or swapped with a neighbour to make `a` of `b`.
-pub(super) fn distance(a: &str, b: &str) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut above: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();

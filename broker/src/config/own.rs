@@ -60,6 +60,10 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
         config.http = value.listen()?;
         Ok(())
     }),
+    setting("server.http-hosts", "", |config, value| {
+        config.http_hosts = value.host_names()?;
+        Ok(())
+    }),
     setting("server.zookeeper", "off", |config, value| {
         config.zookeeper = value.listen()?;
         Ok(())

@@ -96,6 +96,25 @@ impl Value {
         })
     }
 
+    /// Names of hosts, with commas between; `*` for any.
+    pub(super) fn host_names(&mut self) -> Result<Vec<String>, Expected> {
+        let names: Vec<String> = self
+            .text
+            .split(',')
+            .map(|name| name.trim().to_owned())
+            .filter(|name| !name.is_empty())
+            .collect();
+        let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let is_name = |name: &String| name == "*" || name.bytes().all(is_host);
+        match names.iter().all(is_name) {
+            true => Ok(names),
+            false => Err(
+                "give names of hosts without ports, with commas between, such as broker-1.example; or *"
+                    .to_owned(),
+            ),
+        }
+    }
+
     /// Where clients are told to connect: `PLAINTEXT://host:port` or `host:port`.
     pub(super) fn advertised(&mut self) -> Result<Address, Expected> {
         let given = match self.text.split_once("://") {
@@ -273,6 +292,17 @@ mod tests {
         assert_eq!(own("off").listen(), Ok(Listen::Off));
         assert_eq!(own("[::1]:1").listen().unwrap().to_string(), "[::1]:1");
         assert!(own("on").listen().is_err());
+    }
+
+    #[test]
+    fn names_of_hosts_have_no_ports() {
+        let names = own("a.example, b").host_names();
+        assert_eq!(names, Ok(vec!["a.example".to_owned(), "b".to_owned()]));
+        assert_eq!(own("").host_names(), Ok(Vec::new()));
+        assert_eq!(own("*").host_names(), Ok(vec!["*".to_owned()]));
+        for none in ["a:80", "http://a", "a b", "*.example"] {
+            assert!(own(none).host_names().is_err(), "{none}");
+        }
     }
 
     #[test]

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::Refusal;
 use super::members::membership;
 use super::moment::{Patience, parse_window, shown, stamp, when};
+use super::{HistoryErrorCode, Refusal};
 use crate::core::Kafka;
 
 /// How many differences are on a page, if the request does not say.
@@ -87,7 +87,7 @@ pub(super) async fn diff(kafka: &Arc<Kafka>, request: DiffRequest) -> Result<Val
 
 impl From<BadPlace> for Refusal {
     fn from(error: BadPlace) -> Refusal {
-        Refusal::new("bad_request", error.to_string())
+        Refusal::new(HistoryErrorCode::BadRequest, error.to_string())
     }
 }
 

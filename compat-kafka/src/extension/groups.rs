@@ -6,9 +6,9 @@ use engine::{GroupOffset, GroupThen};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Refusal;
 use super::members::membership;
 use super::moment::{Patience, moment, shown, stamp, when};
+use super::{HistoryErrorCode, Refusal};
 use crate::core::Kafka;
 
 #[derive(Debug, Deserialize)]
@@ -41,7 +41,7 @@ pub(super) async fn groups(kafka: &Arc<Kafka>, request: OffsetsRequest) -> Resul
     let (at, frontier, groups) = kafka.engine.groups_at(group.as_deref(), cut, when).await?;
     if let Some(group) = group.filter(|_| groups.is_empty()) {
         let message = format!("there was no such group at that moment. group={group}");
-        return Err(Refusal::new("unknown_group", message));
+        return Err(Refusal::new(HistoryErrorCode::UnknownGroup, message));
     }
     let groups: Vec<Value> = groups.iter().map(group_answer).collect();
     Ok(json!({ "at": shown(at), "frontier": stamp(frontier), "groups": groups }))

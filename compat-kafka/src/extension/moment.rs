@@ -6,7 +6,7 @@ use engine::When;
 use hlc::{Ask, Cut, Hlc, Moment};
 use serde::Deserialize;
 
-use super::Refusal;
+use super::{HistoryErrorCode, Refusal};
 use crate::core::Kafka;
 
 /// The longest that anybody may wait for a moment.
@@ -76,7 +76,7 @@ pub(super) fn parse_window(from: &str, until: &str) -> Result<(Cut, Cut), Refusa
 }
 
 fn bad_moment(message: impl Into<String>) -> Refusal {
-    Refusal::new("bad_moment", message)
+    Refusal::new(HistoryErrorCode::BadMoment, message)
 }
 
 /// What is asked, or the frontier.

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use user_time::{Extractor, Kind, RecordParts, Spec, SpecError};
 
-use super::Refusal;
 use super::moment::stamp;
+use super::{HistoryErrorCode, Refusal};
 use crate::core::Kafka;
 use crate::moments::MomentRefused;
 
@@ -84,9 +84,9 @@ impl TryFrom<String> for Hex {
 impl From<PluginFilesError> for Refusal {
     fn from(error: PluginFilesError) -> Refusal {
         let code = match error {
-            PluginFilesError::Plugin(_) => "bad_plugin",
-            PluginFilesError::Unknown(_) => "unknown_plugin",
-            PluginFilesError::Files(_) => "internal",
+            PluginFilesError::Plugin(_) => HistoryErrorCode::BadPlugin,
+            PluginFilesError::Unknown(_) => HistoryErrorCode::UnknownPlugin,
+            PluginFilesError::Files(_) => HistoryErrorCode::Internal,
         };
         Refusal::new(code, error.to_string())
     }
@@ -123,16 +123,18 @@ pub(super) fn test(kafka: &Arc<Kafka>, request: TestRequest) -> Result<Value, Re
         headers: headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.0.as_slice()))),
     };
     let time = on_disk(|| extractor.extract(record));
-    let time = time.map_err(|error| Refusal::new("unreadable", error.to_string()))?;
+    let time =
+        time.map_err(|error| Refusal::new(HistoryErrorCode::Unreadable, error.to_string()))?;
     Ok(json!({ "user_time": time.0 }))
 }
 
 fn extractor(kafka: &Kafka, text: &str) -> Result<Extractor, Refusal> {
-    let bad = |error: SpecError| Refusal::new("bad_spec", error.to_string());
+    let bad = |error: SpecError| Refusal::new(HistoryErrorCode::BadSpec, error.to_string());
     let spec = Spec::parse(text).map_err(bad)?;
     let Kind::Wasm { name } = spec.kind() else { return Extractor::parse(text).map_err(bad) };
     let plugin = kafka.engine.plugin(name);
-    let plugin = plugin.map_err(|error| Refusal::new("unknown_plugin", error.to_string()))?;
+    let plugin =
+        plugin.map_err(|error| Refusal::new(HistoryErrorCode::UnknownPlugin, error.to_string()))?;
     Ok(Extractor::with_plugin(spec, plugin))
 }
 
@@ -143,12 +145,12 @@ pub(super) async fn user_times(
     let TimesRequest { topic, partition, from } = request;
     let unknown = || {
         let what = format!("no such topic or partition. topic={topic}, partition={partition}");
-        Refusal::new("unknown_topic", what)
+        Refusal::new(HistoryErrorCode::UnknownTopic, what)
     };
     let readable = match kafka.readable(&topic).await {
         Ok(found) => found.ok_or_else(unknown)?,
         Err(MomentRefused::Grammar(error)) => {
-            return Err(Refusal::new("bad_moment", error.to_string()));
+            return Err(Refusal::new(HistoryErrorCode::BadMoment, error.to_string()));
         }
         Err(MomentRefused::Seek(error)) => return Err(error.into()),
         Err(refused @ MomentRefused::TooMany) => {
@@ -177,7 +179,7 @@ pub(super) async fn user_times(
     }
     readable.check_kept().map_err(|_| {
         let what = "records of the moment were given up meanwhile: ask for a later one";
-        Refusal::new("before_history", what)
+        Refusal::new(HistoryErrorCode::BeforeHistory, what)
     })?;
     Ok(json!({ "own": false, "next": next, "times": times }))
 }

@@ -5,13 +5,14 @@ use hlc::Hlc;
 use serde::Serialize;
 use serde_json::json;
 
+use super::error_code::HistoryErrorCode;
 use super::moment::stamp;
 use crate::groups::GroupError;
 
 /// Why a question is not answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    code: &'static str,
+    code: HistoryErrorCode,
     message: String,
     frontier: Option<String>,
     /// When to ask again.
@@ -20,19 +21,24 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal of a kind that `docs/KAFKA.md` lists.
-    pub fn new(code: &'static str, message: impl Into<String>) -> Refusal {
+    /// A refusal of a kind.
+    pub fn new(code: HistoryErrorCode, message: impl Into<String>) -> Refusal {
         Refusal { code, message: message.into(), frontier: None, retry_ms: None }
     }
 
     /// Its kind.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> HistoryErrorCode {
         self.code
     }
 
     /// When to ask again, in milliseconds, if that would help.
     pub fn retry_ms(&self) -> Option<u64> {
         self.retry_ms
+    }
+
+    /// The same, to be asked again after so many milliseconds.
+    pub fn retry_in(self, retry_ms: u64) -> Refusal {
+        Refusal { retry_ms: Some(retry_ms), ..self }
     }
 
     /// The document that says so: one field, `error`.
@@ -50,16 +56,16 @@ impl From<SeekError> for Refusal {
         let message = error.to_string();
         match error {
             SeekError::NotYet { frontier, retry_ms, .. } => {
-                let refusal = Refusal::new("not_yet", message).at_frontier(frontier);
-                Refusal { retry_ms: Some(retry_ms), ..refusal }
+                let refusal = Refusal::new(HistoryErrorCode::NotYet, message).at_frontier(frontier);
+                refusal.retry_in(retry_ms)
             }
             SeekError::FarFuture { frontier, .. } => {
-                Refusal::new("far_future", message).at_frontier(frontier)
+                Refusal::new(HistoryErrorCode::FarFuture, message).at_frontier(frontier)
             }
             SeekError::BeforeHistory { .. } | SeekError::BeforeOffsets { .. } => {
-                Refusal::new("before_history", message)
+                Refusal::new(HistoryErrorCode::BeforeHistory, message)
             }
-            SeekError::NoTopic { .. } => Refusal::new("unknown_topic", message),
+            SeekError::NoTopic { .. } => Refusal::new(HistoryErrorCode::UnknownTopic, message),
             SeekError::Engine(error) => error.into(),
         }
     }
@@ -68,10 +74,23 @@ impl From<SeekError> for Refusal {
 impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Refusal {
         let code = match &error {
-            EngineError::Fenced(_) => "fenced",
-            EngineError::UserTime(_) => "bad_plugin",
-            EngineError::OffsetOutOfRange { .. } => "out_of_range",
-            _ => "internal",
+            EngineError::Fenced(_) => HistoryErrorCode::Fenced,
+            EngineError::Stopping(_) => HistoryErrorCode::Stopping,
+            EngineError::UserTime(_) => HistoryErrorCode::BadPlugin,
+            EngineError::OffsetOutOfRange { .. } => HistoryErrorCode::OutOfRange,
+            EngineError::UnknownPartition { .. } => HistoryErrorCode::UnknownTopic,
+            EngineError::TopicName(_) | EngineError::Config(_) | EngineError::PartitionCount(_) => {
+                HistoryErrorCode::BadRequest
+            }
+            EngineError::Disk(_) | EngineError::Corrupt(_) => HistoryErrorCode::Internal,
+            // Only who appends or makes a topic is told of these, and no question does.
+            EngineError::TopicExists(_)
+            | EngineError::Duplicate { .. }
+            | EngineError::OutOfOrderSequence { .. }
+            | EngineError::StaleProducerEpoch { .. }
+            | EngineError::Pinned { .. }
+            | EngineError::UserTimeChanged
+            | EngineError::UserTimeFalls { .. } => HistoryErrorCode::Internal,
         };
         Refusal::new(code, error.to_string())
     }
@@ -81,10 +100,10 @@ impl From<PinError> for Refusal {
     fn from(error: PinError) -> Refusal {
         let code = match error {
             PinError::Seek(error) => return error.into(),
-            PinError::Invalid(_) => "bad_pin",
-            PinError::Taken { .. } => "pin_taken",
-            PinError::TooMany(_) => "too_many_pins",
-            PinError::Unknown(_) => "unknown_pin",
+            PinError::Invalid(_) => HistoryErrorCode::BadPin,
+            PinError::Taken { .. } => HistoryErrorCode::PinTaken,
+            PinError::TooMany(_) => HistoryErrorCode::TooManyPins,
+            PinError::Unknown(_) => HistoryErrorCode::UnknownPin,
         };
         Refusal::new(code, error.to_string())
     }
@@ -95,9 +114,9 @@ impl From<GroupSetError> for Refusal {
         let code = match error {
             GroupSetError::Seek(error) => return error.into(),
             GroupSetError::NothingCommitted(_) | GroupSetError::NothingThen { .. } => {
-                "unknown_group"
+                HistoryErrorCode::UnknownGroup
             }
-            GroupSetError::UnknownTopic(_) => "unknown_topic",
+            GroupSetError::UnknownTopic(_) => HistoryErrorCode::UnknownTopic,
         };
         Refusal::new(code, error.to_string())
     }
@@ -107,18 +126,35 @@ impl From<GroupError> for Refusal {
     fn from(error: GroupError) -> Refusal {
         match error {
             GroupError::NonEmptyGroup => Refusal::new(
-                "group_active",
+                HistoryErrorCode::GroupActive,
                 "the group has members, which would go on from where they are, and commit that: stop \
                  them, and wait until they have left or their session has ended",
             ),
-            GroupError::InvalidGroupId => Refusal::new("bad_request", "a group has a name"),
-            GroupError::CoordinatorNotAvailable => {
-                Refusal::new("group_busy", "the group is being changed by somebody else; try again")
+            GroupError::InvalidGroupId => {
+                Refusal::new(HistoryErrorCode::BadRequest, "a group has a name")
             }
-            GroupError::TooManyGroups => {
-                Refusal::new("too_many_groups", "there are as many groups as there may be")
+            GroupError::CoordinatorNotAvailable => Refusal::new(
+                HistoryErrorCode::GroupBusy,
+                "the group is being changed by somebody else; try again",
+            ),
+            GroupError::TooManyGroups => Refusal::new(
+                HistoryErrorCode::TooManyGroups,
+                "there are as many groups as there may be",
+            ),
+            GroupError::GroupIdNotFound => {
+                Refusal::new(HistoryErrorCode::UnknownGroup, error.to_string())
             }
-            error => Refusal::new("internal", error.to_string()),
+            // Only a member is told of these, and no question comes from one.
+            GroupError::UnknownMemberId
+            | GroupError::IllegalGeneration
+            | GroupError::RebalanceInProgress
+            | GroupError::InconsistentGroupProtocol
+            | GroupError::MemberIdRequired
+            | GroupError::FencedInstanceId
+            | GroupError::InvalidSessionTimeout
+            | GroupError::GroupMaxSizeReached
+            | GroupError::GroupSubscribedToTopic
+            | GroupError::TooLarge => Refusal::new(HistoryErrorCode::Internal, error.to_string()),
         }
     }
 }

@@ -7,8 +7,8 @@ use hlc::{Cut, Moment};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Refusal;
 use super::moment::{Patience, parse, parse_moment, stamp, when};
+use super::{HistoryErrorCode, Refusal};
 use crate::core::Kafka;
 
 #[derive(Debug, Deserialize)]
@@ -44,7 +44,10 @@ pub(super) async fn seek(kafka: &Arc<Kafka>, request: SeekRequest) -> Result<Val
     let SeekRequest { group, at, topics, dry_run, when: patience, patience_ms } = request;
     let when = when(kafka, patience, patience_ms);
     if topics.as_ref().is_some_and(Vec::is_empty) {
-        return Err(Refusal::new("bad_request", "name a topic, or leave topics out"));
+        return Err(Refusal::new(
+            HistoryErrorCode::BadRequest,
+            "name a topic, or leave topics out",
+        ));
     }
     let setting = Setting::Seek { moment: parse_moment(&at)?, topics };
     set_group(kafka, &group, setting, when, dry_run).await
@@ -98,7 +101,7 @@ async fn set_group(
     dry_run: bool,
 ) -> Result<Value, Refusal> {
     if group.is_empty() {
-        return Err(Refusal::new("bad_request", "a group has a name"));
+        return Err(Refusal::new(HistoryErrorCode::BadRequest, "a group has a name"));
     }
     // What cannot be done leaves no group behind that was not there.
     let planned = setting.make(kafka, group, when, SetMode::DryRun).await?;
@@ -110,7 +113,10 @@ async fn set_group(
     let setting = commit(Arc::clone(kafka), group.to_owned(), setting);
     match tokio::spawn(setting).await {
         Ok(done) => Ok(answer(group, &done?)),
-        Err(error) => Err(Refusal::new("internal", format!("the group may not be set: {error}"))),
+        Err(error) => Err(Refusal::new(
+            HistoryErrorCode::Internal,
+            format!("the group may not be set: {error}"),
+        )),
     }
 }
 

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | there is no such name, or was none at that moment | `ENOENT` | 2 |
 //! | the disk fails, or what is stored is damaged | `EIO` | 5 |
-//! | the moment is not past yet: ask again | `EAGAIN` | 11 |
+//! | the moment is not past yet, or there is more to look through: ask again | `EAGAIN` | 11 |
 //! | the path leaves the tree | `EXDEV` | 18 |
 //! | something on the way is no directory | `ENOTDIR` | 20 |
 //! | a directory where bytes were wanted | `EISDIR` | 21 |
@@ -54,6 +54,9 @@ pub enum TreeError {
     /// What was opened has been given up or compacted since.
     #[error("what was opened is not kept any more: open it again. {0}")]
     Gone(String),
+    /// There is more to look through than one question may; the next goes on from there.
+    #[error("there is more to look through: ask again, and it goes on. {0}")]
+    Unfinished(String),
     /// The disk fails, what is stored is damaged, or the service is stopping.
     #[error("{0}")]
     Io(Arc<str>),
@@ -65,7 +68,7 @@ impl TreeError {
         match self {
             TreeError::NotFound(_) => 2,
             TreeError::Io(_) => 5,
-            TreeError::NotYet(_) => 11,
+            TreeError::NotYet(_) | TreeError::Unfinished(_) => 11,
             TreeError::Escapes(_) => 18,
             TreeError::NotDirectory(_) => 20,
             TreeError::IsDirectory(_) => 21,

@@ -19,8 +19,10 @@ use hlc::{Ask, Cut, Hlc};
 use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::names::encode;
+use super::raw::raw_size;
 use super::recent::{Recent, Weigh};
-use super::scan::{Generation, Seen, each_record, step};
+use super::scan::{Generation, Seen, Step, each_record, step};
 use super::stat::TRIES;
 use super::{TopicNode, Tree, TreeError};
 
@@ -30,6 +32,8 @@ const ENTRY_BYTES: usize = 128;
 const STEP_BYTES: usize = 1 << 20;
 /// How many tables may be made at a time: each takes its room before it is kept.
 const MAKING_MAX: usize = 2;
+/// How many bytes of memory may say how far searches for single keys have come.
+const SEARCHES_BYTES_MAX: usize = 4 << 20;
 /// Where cookies begin; those before are for others to use.
 pub(crate) const COOKIE_MIN: u64 = 16;
 /// Behind all cookies.
@@ -56,10 +60,40 @@ impl Newest {
     }
 }
 
+/// How many bytes of batches may still be looked through.
+struct ScanBudget {
+    left: Option<u64>,
+}
+
+impl ScanBudget {
+    fn unbounded() -> ScanBudget {
+        ScanBudget { left: None }
+    }
+
+    fn of(bytes: u64) -> ScanBudget {
+        ScanBudget { left: Some(bytes) }
+    }
+
+    /// How many to look at next; `None` once all are spent.
+    fn step_bytes(&self) -> Option<usize> {
+        match self.left {
+            None => Some(STEP_BYTES),
+            Some(0) => None,
+            Some(left) => Some(STEP_BYTES.min(usize::try_from(left).unwrap_or(STEP_BYTES))),
+        }
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
+    }
+}
+
 /// The newest record of each key in a range of cookies.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) range: Range<u64>,
+    /// If it is about one key: its name.
+    name: Option<Box<[u8]>>,
     pub(crate) entries: BTreeMap<(u64, Box<[u8]>), Newest>,
     /// As of when.
     cut: Cut,
@@ -76,6 +110,7 @@ impl Table {
     fn new(range: Range<u64>, cut: Cut) -> Table {
         Table {
             range,
+            name: None,
             entries: BTreeMap::new(),
             cut,
             ends: Vec::new(),
@@ -83,6 +118,20 @@ impl Table {
             bytes: 0,
             tombstones: 0,
         }
+    }
+
+    /// One of a single key, which has not read anything.
+    fn of_name(range: Range<u64>, name: &[u8], generations: &[Generation]) -> Table {
+        Table {
+            name: Some(name.into()),
+            generations: generations.to_vec(),
+            ..Table::new(range, Cut::before(hlc::SysTime(0)))
+        }
+    }
+
+    fn holds(&self, place: u64, key: &[u8]) -> bool {
+        let is_wanted = || self.name.as_ref().is_none_or(|name| encode(key) == **name);
+        self.range.contains(&place) && is_wanted()
     }
 
     fn put(&mut self, place: u64, key: &[u8], newest: Newest, bytes_max: usize) {
@@ -116,18 +165,27 @@ impl Table {
         self.range.end = middle;
     }
 
-    /// Reads on in every partition.
+    /// Reads on in every partition. What has been read stays read, also where it ends early.
+    ///
+    /// # Errors
+    /// [`TreeError::Unfinished`] if the budget is spent before the end.
     async fn advance(
         &mut self,
         keyed: &Keyed,
         seed: u64,
         bytes_max: usize,
+        budget: &mut ScanBudget,
     ) -> Result<(), TreeError> {
         self.ends.resize(keyed.seen.len().max(self.ends.len()), Offset(0));
         for (nth, seen) in keyed.seen.iter().enumerate() {
             let mut next = self.ends[nth].max(seen.start);
             while next < seen.end {
-                next = on_disk(|| self.read_on(seen, next, seed, bytes_max))?;
+                let step_bytes = budget.step_bytes().ok_or_else(|| unfinished(seen, next))?;
+                let step = on_disk(|| step(&seen.partition, next, seen.end, step_bytes))?;
+                on_disk(|| self.put_all(seen, &step, next, seed, bytes_max))?;
+                budget.spend(step.batches.iter().map(|batch| batch.bytes.len().max(1)).sum());
+                next = step.next;
+                self.ends[nth] = next;
                 tokio::task::yield_now().await;
             }
             self.ends[nth] = next;
@@ -144,19 +202,19 @@ impl Table {
         Ok(())
     }
 
-    fn read_on(
+    fn put_all(
         &mut self,
         seen: &Seen,
+        step: &Step,
         from: Offset,
         seed: u64,
         bytes_max: usize,
-    ) -> Result<Offset, TreeError> {
-        let step = step(&seen.partition, from, seen.end, STEP_BYTES)?;
+    ) -> Result<(), TreeError> {
         for batch in &step.batches {
             each_record(batch, &(from..seen.end), seen.user.as_ref(), |record| {
                 let Some(key) = &record.key else { return Ok(()) };
                 let place = cookie(key, seed);
-                if self.range.contains(&place) {
+                if self.holds(place, key) {
                     let newest = Newest {
                         stamp: batch.stamp(),
                         partition: seen.partition.index,
@@ -168,7 +226,7 @@ impl Table {
                 Ok(())
             })?;
         }
-        Ok(step.next)
+        Ok(())
     }
 
     /// Whether it was read in the state that the partitions are in. In another one, a tombstone may be
@@ -183,12 +241,25 @@ impl Table {
         seen.iter().zip(read).any(|(seen, read)| seen.end > read.max(seen.start))
     }
 
+    /// How much memory it takes, about.
+    fn weight(&self) -> usize {
+        self.bytes + (self.ends.len() + self.generations.len()) * size_of::<u64>() + ENTRY_BYTES
+    }
+
     pub(crate) fn get(&self, place: u64, key: &[u8]) -> Option<Newest> {
         self.entries.get(&(place, Box::from(key))).copied()
     }
 }
 
+fn unfinished(seen: &Seen, next: Offset) -> TreeError {
+    TreeError::Unfinished(format!(
+        "topic={}, partition={}, offset={}, of={}",
+        seen.topic, seen.partition.index, next.0, seen.end.0
+    ))
+}
+
 /// What of a topic's keys is known, as of one moment or of now.
+#[derive(Default)]
 pub(crate) struct Slot {
     table: tokio::sync::Mutex<Option<Arc<Table>>>,
     weight: AtomicUsize,
@@ -201,10 +272,14 @@ impl Weigh for Slot {
 }
 
 type TableKey = (TopicId, Option<Ask>);
+/// A topic, its moment, and the name of a key.
+type SearchKey = (TableKey, Box<[u8]>);
 
 /// The tables that are known.
 pub(crate) struct Tables {
     recent: Recent<TableKey, Slot>,
+    /// Those of one key each.
+    searches: Recent<SearchKey, Slot>,
     making: Semaphore,
     bytes_max: usize,
 }
@@ -213,16 +288,14 @@ impl Tables {
     pub(crate) fn new(bytes_max: usize) -> Tables {
         Tables {
             recent: Recent::new(bytes_max),
+            searches: Recent::new(SEARCHES_BYTES_MAX),
             making: Semaphore::new(MAKING_MAX),
             bytes_max: bytes_max / 2,
         }
     }
 
     fn slot(&self, topic: &TopicNode) -> Arc<Slot> {
-        self.recent.get(&(topic.id, topic.at), || Slot {
-            table: tokio::sync::Mutex::default(),
-            weight: AtomicUsize::new(0),
-        })
+        self.recent.get(&(topic.id, topic.at), Slot::default)
     }
 }
 
@@ -322,7 +395,8 @@ impl Tree {
             }
             Some(known) => {
                 let table = Arc::make_mut(known);
-                table.advance(keyed, self.seed, self.tables.bytes_max).await?;
+                let bytes_max = self.tables.bytes_max;
+                table.advance(keyed, self.seed, bytes_max, &mut ScanBudget::unbounded()).await?;
                 Arc::clone(known)
             }
             None => {
@@ -372,9 +446,76 @@ impl Tree {
     async fn make(&self, keyed: &Keyed, range: Range<u64>) -> Result<Table, TreeError> {
         let making = self.tables.making.acquire().await;
         let mut table = Table::new(range, keyed.cut);
-        table.advance(keyed, self.seed, self.tables.bytes_max).await?;
+        let bytes_max = self.tables.bytes_max;
+        table.advance(keyed, self.seed, bytes_max, &mut ScanBudget::unbounded()).await?;
         drop(making);
         Ok(table)
+    }
+
+    /// A table at hand that has all keys in a range as they are seen.
+    fn known_table(
+        &self,
+        topic: &TopicNode,
+        keyed: &Keyed,
+        range: &Range<u64>,
+    ) -> Option<Arc<Table>> {
+        let slot = self.tables.slot(topic);
+        self.tables.recent.grew(&(topic.id, topic.at));
+        // One that is being made is not waited for: that may take as long as a pass over the topic.
+        let known = slot.table.try_lock().ok()?.clone()?;
+        let has_all = known.range.start <= range.start && range.end <= known.range.end;
+        let is_of_then = known.cut >= keyed.cut || !known.is_behind(&keyed.seen);
+        (has_all && is_of_then && known.is_of(keyed)).then_some(known)
+    }
+
+    /// How many bytes may be looked through, if a topic has more.
+    pub(crate) fn key_scan_bound(&self, keyed: &Keyed) -> Result<Option<u64>, TreeError> {
+        let Some(bytes_max) = self.key_scan_bytes_max else { return Ok(None) };
+        let mut bytes = 0_u64;
+        for seen in &keyed.seen {
+            bytes = bytes.saturating_add(raw_size(seen)?);
+        }
+        Ok((bytes > bytes_max).then_some(bytes_max))
+    }
+
+    /// The key of a name and its newest record, if it has a value, without a table of all: it would take
+    /// longer to make than one question may. `range` is where the key's cookie can be.
+    pub(crate) async fn search(
+        &self,
+        topic: &TopicNode,
+        keyed: &Keyed,
+        name: &[u8],
+        range: Range<u64>,
+        bytes_max: u64,
+    ) -> Result<Option<(Box<[u8]>, Newest)>, TreeError> {
+        if let Some(known) = self.known_table(topic, keyed, &range) {
+            let mut found =
+                known.entries.range((range.start, Box::default())..(range.end, Box::default()));
+            let found = found.find(|((_, key), _)| encode(key) == name);
+            let found = found.map(|((_, key), newest)| (key.clone(), *newest));
+            return Ok(found.filter(|(_, newest)| newest.length.is_some() && keyed.keeps(newest)));
+        }
+        let mut budget = ScanBudget::of(bytes_max);
+        let slot_key = ((topic.id, topic.at), Box::from(name));
+        let slot = self.tables.searches.get(&slot_key, Slot::default);
+        let mut held = slot.table.lock().await;
+        if held.as_ref().is_some_and(|known| !known.is_of(keyed)) {
+            *held = None;
+        }
+        // In its place, so that what was read stays there whoever goes away meanwhile.
+        let table = Arc::make_mut(
+            held.get_or_insert_with(|| Arc::new(Table::of_name(range, name, &keyed.generations))),
+        );
+        let advanced = table.advance(keyed, self.seed, usize::MAX, &mut budget).await;
+        slot.weight.store(table.weight() + 2 * name.len(), Ordering::Relaxed);
+        let found = table.entries.iter().next().map(|((_, key), newest)| (key.clone(), *newest));
+        if advanced.as_ref().is_err_and(|error| !matches!(error, TreeError::Unfinished(_))) {
+            *held = None;
+        }
+        drop(held);
+        self.tables.searches.grew(&slot_key);
+        advanced?;
+        Ok(found.filter(|(_, newest)| newest.length.is_some() && keyed.keeps(newest)))
     }
 
     /// The newest record of one key, if it has a value.
@@ -399,6 +540,11 @@ impl Tree {
     ) -> Result<Option<Newest>, TreeError> {
         let keyed = self.keyed(topic).await?;
         let place = cookie(key, self.seed);
+        if let Some(bytes_max) = self.key_scan_bound(&keyed)? {
+            let found =
+                self.search(topic, &keyed, &encode(key), place..place + 1, bytes_max).await?;
+            return Ok(found.map(|(_, newest)| newest));
+        }
         let slot = self.tables.slot(topic);
         // Asked in a statement of its own: the lock is taken again below.
         let held = slot.table.lock().await.as_ref().map(|held| held.range.clone());

@@ -204,6 +204,11 @@ impl Tree {
         name: &[u8],
     ) -> Result<Option<Vec<u8>>, TreeError> {
         let keyed = self.keyed(topic).await?;
+        if let Some(bytes_max) = self.key_scan_bound(&keyed)? {
+            let anywhere = COOKIE_MIN..COOKIE_END;
+            let found = self.search(topic, &keyed, name, anywhere, bytes_max).await?;
+            return Ok(found.map(|(key, _)| key.into_vec()));
+        }
         let mut from = COOKIE_MIN;
         while from < COOKIE_END {
             let table = self.table(topic, &keyed, from).await?;

@@ -9,7 +9,7 @@ use engine::Offset;
 use super::raw::OpenRaw;
 use super::rig::{Rig, record};
 use super::text::OpenText;
-use super::{Node, TreeError};
+use super::{Node, Tree, TreeError, encode};
 use crate::Format;
 
 const COMPACTED: [(&str, &str); 3] = [
@@ -135,4 +135,81 @@ async fn a_deleted_key_does_not_stay_because_its_tombstone_was_compacted_too() {
     }
     assert_eq!(rig.names("/topics/t/by-key").await, ["more", "other"]);
     assert_eq!(rig.errno("/topics/t/by-key/key").await, 2);
+}
+
+/// Asks until there is an answer: how often that was, and the answer.
+async fn persistently(tree: &Tree, path: &[u8]) -> (usize, Result<Vec<u8>, TreeError>) {
+    for asked in 1..1000 {
+        let read = async {
+            let node = tree.resolve(path).await?;
+            super::rig::read_node(tree, &node, 1000).await
+        };
+        match read.await {
+            Err(TreeError::Unfinished(_)) => {}
+            read => return (asked, read),
+        }
+    }
+    panic!("there is no end of {}", path.escape_ascii());
+}
+
+#[tokio::test]
+async fn a_key_is_looked_for_a_part_at_a_time_and_found_or_not_as_in_one_go() {
+    const SCAN_BYTES: u64 = 1000;
+    let rig = Rig::new();
+    rig.topic("t", 2, &[]).await;
+    let long = "k".repeat(300);
+    for round in 0..40 {
+        let own = format!("key-{round}");
+        let keys = [own.as_str(), "often", &long, "gone"];
+        let records = keys.map(|key| record(key, &format!("{round}"), 1));
+        rig.produce("t", round % 2, &records).await;
+        rig.pass(1);
+    }
+    let then = hlc::Moment::Sys(rig.now()).to_string();
+    rig.produce("t", 0, &[(Some("gone".into()), None, 1)]).await;
+    rig.pass(1);
+    rig.settle().await;
+    let bounded = rig.tree.with_key_scan(SCAN_BYTES);
+    let name = String::from_utf8(encode(long.as_bytes())).unwrap();
+    let absent = name.replace('k', "j");
+    let keys = ["key-3", "key-38", "often", "gone", "never", &name, &absent];
+    let mut paths = Vec::new();
+    for key in keys {
+        paths.push(format!("/topics/t/by-key/{key}"));
+        paths.push(format!("/topics/t/by-key/{key}@{then}"));
+    }
+    // Before any of them is known, each is begun: they do not undo what the others have looked through.
+    for path in &paths {
+        let begun = bounded.resolve(path.as_bytes()).await;
+        assert!(matches!(begun, Err(TreeError::Unfinished(_))), "{path}: {begun:?}");
+    }
+    for path in &paths {
+        let whole = rig.read(path).await;
+        let (asked, read) = persistently(&bounded, path.as_bytes()).await;
+        match (whole, read) {
+            (Ok(whole), Ok(read)) => assert_eq!(whole, read, "{path}"),
+            (Err(TreeError::NotFound(_)), Err(TreeError::NotFound(_))) => {}
+            other => panic!("{path}: {other:?}"),
+        }
+        assert!(asked < 40, "{path} was asked for {asked} times");
+    }
+    // A table that is there of all is used.
+    let (asked, _) = persistently(&bounded, b"/topics/t/by-key/key-5").await;
+    assert_eq!(asked, 1);
+}
+
+#[tokio::test]
+async fn a_search_begins_again_where_the_topic_is_compacted_on_the_way() {
+    let (rig, _) = superseded().await;
+    for round in 0..40 {
+        rig.produce("t", 1, &[record(&format!("other-{round}"), "x", 1)]).await;
+    }
+    rig.pass(1);
+    rig.settle().await;
+    let bounded = rig.tree.with_key_scan(500);
+    let path = b"/topics/t/by-key/key";
+    assert!(matches!(bounded.resolve(path).await, Err(TreeError::Unfinished(_))));
+    compact(&rig).await;
+    let (_, read) = persistently(&bounded, path).await;
+    assert_eq!(read.unwrap(), b"2");
 }

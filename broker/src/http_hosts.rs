@@ -1,0 +1,183 @@
+//! Whom the admin port answers: requests that name this server, and changes that no foreign page asks for.
+//!
+//! A page in a browser can make its own name lead to this address (DNS rebinding), and would then read
+//! everything here as its own origin. Its requests name its host, so a name must be one of ours. An
+//! address is no name: a page that has one as its origin was served from there.
+
+use std::net::IpAddr;
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Version, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use compat_kafka::{HistoryErrorCode, Refusal};
+
+use crate::config::Listen;
+use crate::http_answer::refuse;
+
+/// Admits every name.
+const ANY: &str = "*";
+
+/// The names by which the admin port may be asked.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpHosts {
+    names: Vec<String>,
+}
+
+impl HttpHosts {
+    /// `localhost`, the name in `listen`, and `more`.
+    pub(crate) fn new(listen: &Listen, more: &[String]) -> HttpHosts {
+        let own = match listen {
+            Listen::At(address) => Some(&address.host),
+            Listen::Off => None,
+        };
+        let names = own.into_iter().chain(more).map(|name| plain(name));
+        HttpHosts { names: ["localhost".to_owned()].into_iter().chain(names).collect() }
+    }
+
+    /// Whether a host, as a request names it, is this server.
+    fn admits(&self, authority: &Authority) -> bool {
+        let host = plain(authority.host());
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        address.parse::<IpAddr>().is_ok()
+            || self.names.iter().any(|name| *name == host || name == ANY)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        let named = host_of(request)?;
+        match named {
+            Some(host) if !self.admits(&host) => Err(Refusal::new(
+                HistoryErrorCode::ForeignHost,
+                format!(
+                    "this server does not answer for the host {}: if it is its name, add it to server.http-hosts",
+                    host.host()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Without capitals, and without the dot at the end of a full name.
+fn plain(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// The host that a request names. Only what is older than HTTP/1.1 may name none: no browser is.
+fn host_of(request: &Request) -> Result<Option<Authority>, Refusal> {
+    let bad = |what| Refusal::new(HistoryErrorCode::BadRequest, what);
+    if let Some(authority) = request.uri().authority() {
+        return Ok(Some(authority.clone()));
+    }
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => match Authority::try_from(host.as_bytes()) {
+            Ok(authority) if !authority.as_str().contains('@') => Ok(Some(authority)),
+            _ => Err(bad("the header Host is no host")),
+        },
+        (None, _) if request.version() < Version::HTTP_11 => Ok(None),
+        (None, _) => Err(bad("a request has a header Host")),
+        (Some(_), Some(_)) => Err(bad("a request has one header Host")),
+    }
+}
+
+/// Refuses foreign hosts, and changes that a page of another origin asks for.
+pub(crate) async fn check(
+    State(hosts): State<HttpHosts>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let checked = hosts.check(&request).and_then(|()| {
+        let changes = !request.method().is_safe();
+        if changes { check_origin(request.headers()) } else { Ok(()) }
+    });
+    match checked {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+/// A browser says which page asks. One that this server gave, or that stands at the same name in front of
+/// it, may.
+fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let page = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    match (page, host) {
+        (Some((_, page)), Some(host)) if page.eq_ignore_ascii_case(host) => Ok(()),
+        _ => Err(Refusal::new(HistoryErrorCode::Forbidden, "not for web pages of another origin")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use compat_kafka::Address;
+
+    use super::*;
+
+    fn hosts(more: &[&str]) -> HttpHosts {
+        let listen = Listen::At(Address { host: "Broker-1.example".to_owned(), port: 8080 });
+        let more: Vec<String> = more.iter().map(|name| (*name).to_owned()).collect();
+        HttpHosts::new(&listen, &more)
+    }
+
+    fn code(hosts: &HttpHosts, host: &str) -> Option<&'static str> {
+        let request = Request::builder().header(header::HOST, host).body(Body::empty()).unwrap();
+        hosts.check(&request).err().map(|refusal| refusal.code().name())
+    }
+
+    #[test]
+    fn a_name_is_ours_or_refused_and_an_address_is_no_name() {
+        let ours = hosts(&["metrics.example"]);
+        for host in [
+            "localhost",
+            "LocalHost:8080",
+            "localhost.",
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "10.1.2.3",
+            "broker-1.example:80",
+            "metrics.example.",
+        ] {
+            assert_eq!(code(&ours, host), None, "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8080", "x"] {
+            assert_eq!(code(&ours, host), Some("foreign_host"), "{host}");
+            assert_eq!(code(&hosts(&["*"]), host), None, "{host}");
+        }
+        for host in ["", "localhost@evil.example", "a b", "localhost/"] {
+            assert_eq!(code(&ours, host), Some("bad_request"), "{host}");
+        }
+    }
+
+    #[test]
+    fn the_host_of_a_whole_address_counts_and_there_is_one() {
+        let ours = hosts(&[]);
+        let whole =
+            Request::builder().uri("http://evil.example/v1").header(header::HOST, "localhost");
+        let refusal = ours.check(&whole.body(Body::empty()).unwrap()).unwrap_err();
+        assert_eq!(refusal.code(), HistoryErrorCode::ForeignHost);
+        let none = Request::builder().body(Body::empty()).unwrap();
+        assert!(ours.check(&none).is_err());
+        let old = Request::builder().version(Version::HTTP_10).body(Body::empty()).unwrap();
+        assert!(ours.check(&old).is_ok());
+        let two = Request::builder().header(header::HOST, "localhost").header(header::HOST, "b");
+        assert!(ours.check(&two.body(Body::empty()).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_page_may_ask_its_own_server() {
+        let asks = |origin: &str| {
+            let headers = [(header::ORIGIN, origin), (header::HOST, "localhost:8080")];
+            let headers = headers.map(|(name, value)| (name, value.parse().unwrap()));
+            check_origin(&headers.into_iter().collect()).is_ok()
+        };
+        assert!(asks("http://localhost:8080") && asks("https://LOCALHOST:8080"));
+        for foreign in ["http://localhost", "http://localhost:8081", "http://evil", "null", ""] {
+            assert!(!asks(foreign), "{foreign}");
+        }
+        assert!(check_origin(&HeaderMap::new()).is_ok());
+    }
+}
