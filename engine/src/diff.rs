@@ -283,7 +283,10 @@ impl Page<'_> {
         let behind = Next::Place(DiffPlace::Pin(0));
         let mut all = self.engine.shared.namespace.read().topics_between(self.from, self.until);
         self.check_topics(&all)?;
-        all.retain(|between| self.wants(&between.last.name));
+        // One that came and went in between is at neither moment.
+        let is_at_either =
+            |between: &TopicBetween| between.before.is_some() || between.deleted.is_none();
+        all.retain(|between| self.wants(&between.last.name) && is_at_either(between));
         while let Some(between) = all.get(topic) {
             // Also where a page goes on within a topic: it may have been given up since the last one.
             if self.has(Section::Records) {

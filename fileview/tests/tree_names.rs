@@ -5,6 +5,7 @@
 
 mod rig;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::Durability;
@@ -454,5 +455,64 @@ proptest! {
                 }
             }
         });
+    }
+}
+
+/// One change of an extended attribute, of one of three files.
+fn change() -> impl Strategy<Value = (usize, usize, Option<u8>)> {
+    (0..3usize, 0..3usize, prop::option::weighted(0.7, any::<u8>()))
+}
+
+async fn attributes_are_what_they_were(changes: Vec<(usize, usize, Option<u8>)>) {
+    const FILES: [&str; 3] = ["a", "b@c", "directory"];
+    const NAMES: [&str; 3] = ["user.x", "user.a/b", "trusted.y"];
+    let rig = Rig::new();
+    let files = rig.engine.files();
+    let mut inodes = Vec::new();
+    for name in &FILES[..2] {
+        inodes.push(files.create(*name, 0o644).await.unwrap().inode());
+    }
+    inodes.push(files.mkdir(FILES[2], 0o755).await.unwrap());
+    let mut model: [BTreeMap<&str, Vec<u8>>; 3] = Default::default();
+    let mut moments = vec![(Moment::Sys(rig.now()).to_string(), model.clone())];
+    for (file, name, value) in changes {
+        let value = value.map(|byte| vec![byte; usize::from(byte)]);
+        files.set_extended(inodes[file], NAMES[name].as_bytes(), value.as_deref()).await.unwrap();
+        match value {
+            Some(value) => drop(model[file].insert(NAMES[name], value)),
+            None => drop(model[file].remove(NAMES[name])),
+        }
+        moments.push((Moment::Sys(rig.now()).to_string(), model.clone()));
+    }
+    // What has no name any more, has its past.
+    files.unlink(FILES[0]).await.unwrap();
+    rig.settle().await;
+    let rig = rig.restart();
+    for (moment, model) in &moments {
+        for (file, expected) in FILES.iter().zip(model) {
+            for path in [format!("/files/{file}@{moment}"), format!("/.at/{moment}/files/{file}")] {
+                let node = rig.node(&path).await.unwrap();
+                let names = rig.tree.extended_names(&node).unwrap();
+                assert!(names.iter().eq(expected.keys().map(|name| name.as_bytes())), "{path}");
+                for name in NAMES {
+                    let value = rig.tree.extended(&node, name.as_bytes()).unwrap();
+                    assert_eq!(value.as_ref(), expected.get(name), "{path} {name}");
+                }
+            }
+        }
+    }
+    let partition = rig.node("/topics").await.unwrap();
+    assert_eq!(rig.tree.extended(&partition, b"user.x").unwrap(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn extended_attributes_of_a_moment_are_those_of_a_plain_model(
+        changes in prop::collection::vec(change(), 1..25),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(attributes_are_what_they_were(changes));
     }
 }

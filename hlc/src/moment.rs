@@ -10,6 +10,7 @@
 //! the mark, `.as.` stands for the second `@`.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use crate::{Cut, Hlc, SysTime, UserTime};
@@ -56,9 +57,21 @@ pub enum MomentError {
     Time(String),
     /// Not a time, where a person may also say one.
     #[error(
-        "not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"-90s\", \"yesterday 14:00\" or \"now\". time={0}"
+        "not a time: give milliseconds since 1970, RFC 3339, or a local date or time of day, or say it as in \"5 minutes ago\", \"an hour ago\", \"-90s\", \"yesterday 14:00\", \"monday\" or \"now\". time={0}"
     )]
     SpokenTime(String),
+    /// A number that was counted in another unit.
+    #[error(
+        "times are milliseconds since 1970, and this looks like {unit}: did you mean {likely}? time={time}"
+    )]
+    Unit {
+        /// What was given.
+        time: String,
+        /// What it seems to be.
+        unit: &'static str,
+        /// The same in milliseconds.
+        likely: u64,
+    },
     /// A stamp where only a time makes sense.
     #[error("a stamp (h…) belongs to system time, and user time was asked for. time={0}")]
     StampOfUserTime(String),
@@ -115,11 +128,34 @@ fn cut(time: &str) -> Result<Cut, MomentError> {
     }
 }
 
+/// What is a time of our days if it counts seconds: 2001 to 5138. As milliseconds, it is one of 1970 to
+/// 1973, which is spelled as a date.
+const LIKE_SECONDS: Range<u64> = 1_000_000_000..100_000_000_000;
+
+/// A number that is far more likely to be a time in another unit.
+fn of_another_unit(time: &str) -> Option<MomentError> {
+    let number: u64 = time.parse().ok()?;
+    let found = |unit, likely| Some(MomentError::Unit { time: time.to_owned(), unit, likely });
+    let times = |scale: u64| LIKE_SECONDS.start * scale..LIKE_SECONDS.end.saturating_mul(scale);
+    if LIKE_SECONDS.contains(&number) {
+        found("seconds", number * 1000)
+    } else if times(1_000_000).contains(&number) {
+        found("microseconds", number / 1000)
+    } else if times(1_000_000_000).contains(&number) {
+        found("nanoseconds", number / 1_000_000)
+    } else {
+        None
+    }
+}
+
 /// Milliseconds since 1970, within what a stamp can hold.
 pub(crate) fn time_ms(text: &str) -> Result<u64, MomentError> {
     let bad = || MomentError::Time(text.to_owned());
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let ms = if digits {
+        if let Some(error) = of_another_unit(text) {
+            return Err(error);
+        }
         text.parse().map_err(|_| bad())?
     } else {
         let zoned = text.ends_with(['Z', 'z']) || text.contains('+') || {
@@ -143,7 +179,8 @@ impl fmt::Display for Moment {
         match self {
             Moment::Sys(cut) => write_cut(f, *cut),
             Moment::User { before, known } => {
-                write!(f, "u{}", before.0)?;
+                f.write_str("u")?;
+                write_ms(f, before.0)?;
                 match known {
                     Some(cut) => {
                         f.write_str("@")?;
@@ -159,9 +196,21 @@ impl fmt::Display for Moment {
 fn write_cut(f: &mut fmt::Formatter<'_>, cut: Cut) -> fmt::Result {
     let bound = cut.bound();
     if bound.logical() == 0 {
-        write!(f, "s{}", bound.time().0)
+        f.write_str("s")?;
+        write_ms(f, bound.time().0 as i64)
     } else {
         write!(f, "sh{:016x}", bound.bits())
+    }
+}
+
+/// As a number; where that would be taken for seconds, as a date without signs that a topic's name cannot
+/// have.
+fn write_ms(f: &mut fmt::Formatter<'_>, ms: i64) -> fmt::Result {
+    match jiff::Timestamp::from_millisecond(ms) {
+        Ok(time) if u64::try_from(ms).is_ok_and(|ms| LIKE_SECONDS.contains(&ms)) => {
+            write!(f, "{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))
+        }
+        _ => write!(f, "{ms}"),
     }
 }
 
@@ -291,6 +340,31 @@ mod tests {
         }
         let error = "s5 minutes ago".parse::<Moment>().unwrap_err().to_string();
         assert!(error.contains("milliseconds since 1970"), "{error}");
+    }
+
+    #[test]
+    fn a_number_in_another_unit_is_refused_with_what_it_is_likely_to_mean() {
+        for (text, unit, likely) in [
+            ("s1795251600", "seconds", 1_795_251_600_000),
+            ("u1795251600", "seconds", 1_795_251_600_000),
+            ("s1000000000", "seconds", 1_000_000_000_000),
+            ("s99999999999", "seconds", 99_999_999_999_000),
+            ("s1795251600123456", "microseconds", 1_795_251_600_123),
+            ("s1795251600123456789", "nanoseconds", 1_795_251_600_123),
+        ] {
+            let error = text.parse::<Moment>().unwrap_err();
+            let time = text[1..].to_owned();
+            assert_eq!(error, MomentError::Unit { time, unit, likely }, "{text}");
+            assert!(error.to_string().contains(&likely.to_string()), "{error}");
+        }
+        for ms in [0, 5, 999_999_999, 100_000_000_000, 1_795_251_600_123] {
+            assert_eq!(format!("s{ms}").parse::<Moment>().unwrap(), sys(ms));
+        }
+        // What such a number would be has a spelling all the same, and it is read back.
+        for moment in [sys(1_795_251_600), user(1_000_000_000, Some(99_999_999_999))] {
+            assert_eq!(moment.to_string().parse::<Moment>().unwrap(), moment);
+        }
+        assert_eq!(sys(1_795_251_600).to_string(), "s19700121T184051.600Z");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A relative time is resolved once, against a given now; what comes out is an absolute [`Ask`],
 //! which the caller prints, so that the same question can be put again.
 
-use jiff::civil;
+use jiff::civil::{self, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan, Zoned};
 
@@ -11,23 +11,39 @@ use crate::moment::time_ms;
 use crate::{Ask, Cut, Moment, MomentError, SysTime, UserTime};
 
 /// Reads an ask as the command line takes it: everything that [`Ask`] parses, and besides times
-/// without an axis (system time), relative times ("5 minutes ago", "-90s"), local dates and times of
-/// day, `now`, `today`, `yesterday` and `tomorrow`.
+/// without an axis (system time), relative times ("5 minutes ago", "an hour ago", "-90s"), local dates,
+/// days ("yesterday", "monday") and times of day ("10:30", "noon"), alone or behind a day, and `now`.
+///
+/// A question is about the past: a time of day or a weekday without a date is the last one before now. At
+/// the end of a window it is the first one after its start.
 ///
 /// # Errors
 /// The text is no such thing.
 pub fn parse_ask(text: &str, now: SysTime, zone: &TimeZone) -> Result<Ask, MomentError> {
-    match text.split_once("..") {
-        None => Ok(Ask::At(moment(text.trim(), now, zone)?)),
-        Some((first, second)) => {
-            Ask::window(moment(first.trim(), now, zone)?, moment(second.trim(), now, zone)?)
-        }
+    let Some((first, second)) = text.split_once("..") else {
+        return Ok(Ask::At(moment(text.trim(), now, None, zone)?));
+    };
+    let first = moment(first.trim(), now, None, zone)?;
+    Ask::window(first, moment(second.trim(), now, Some(ms_of(&first)), zone)?)
+}
+
+fn ms_of(moment: &Moment) -> u64 {
+    match moment {
+        Moment::Sys(cut) => cut.bound().time().0,
+        Moment::User { before, .. } => u64::try_from(before.0).unwrap_or(0),
     }
 }
 
-fn moment(text: &str, now: SysTime, zone: &TimeZone) -> Result<Moment, MomentError> {
-    if let Ok(moment) = text.parse() {
-        return Ok(moment);
+fn moment(
+    text: &str,
+    now: SysTime,
+    after: Option<u64>,
+    zone: &TimeZone,
+) -> Result<Moment, MomentError> {
+    match text.parse() {
+        Ok(moment) => return Ok(moment),
+        Err(error @ MomentError::Unit { .. }) => return Err(error),
+        Err(_) => {}
     }
     let (user, time) = match (text.strip_prefix("u:"), text.strip_prefix("s:")) {
         (Some(rest), _) => (true, rest),
@@ -37,9 +53,9 @@ fn moment(text: &str, now: SysTime, zone: &TimeZone) -> Result<Moment, MomentErr
     let time = time.trim();
     let ms = match time_ms(time) {
         Ok(ms) => ms,
-        Err(_) => {
-            human_ms(time, now, zone).ok_or_else(|| MomentError::SpokenTime(time.to_owned()))?
-        }
+        Err(error @ MomentError::Unit { .. }) => return Err(error),
+        Err(_) => human_ms(time, now, after, zone)
+            .ok_or_else(|| MomentError::SpokenTime(time.to_owned()))?,
     };
     Ok(if user {
         Moment::User { before: UserTime(ms as i64), known: None }
@@ -48,17 +64,24 @@ fn moment(text: &str, now: SysTime, zone: &TimeZone) -> Result<Moment, MomentErr
     })
 }
 
-fn human_ms(text: &str, now: SysTime, zone: &TimeZone) -> Option<u64> {
-    let now = Timestamp::from_millisecond(i64::try_from(now.0).ok()?).ok()?.to_zoned(zone.clone());
-    let zoned = day(text, &now, zone)
+fn human_ms(text: &str, now: SysTime, after: Option<u64>, zone: &TimeZone) -> Option<u64> {
+    let zoned = |ms: u64| {
+        let time = Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+        Some(time.to_zoned(zone.clone()))
+    };
+    let now = zoned(now.0)?;
+    let after = after.and_then(zoned);
+    let words = text.to_ascii_lowercase();
+    let found = day(&words, &now, zone)
         .or_else(|| text.parse::<Zoned>().ok())
         .or_else(|| text.parse::<civil::DateTime>().ok()?.to_zoned(zone.clone()).ok())
         // A time of day before a span: "14:05:06" parses as both.
-        .or_else(|| now.date().to_datetime(time_of_day(text)?).to_zoned(zone.clone()).ok())
-        .or_else(|| now.checked_add(span(text)?).ok())?;
-    u64::try_from(zoned.timestamp().as_millisecond()).ok().filter(|ms| *ms <= SysTime::MAX.0)
+        .or_else(|| recurring(&words, &now, after.as_ref(), zone))
+        .or_else(|| now.checked_add(span(&words)?).ok())?;
+    u64::try_from(found.timestamp().as_millisecond()).ok().filter(|ms| *ms <= SysTime::MAX.0)
 }
 
+/// A day that is named by how far it is from today.
 fn day(text: &str, now: &Zoned, zone: &TimeZone) -> Option<Zoned> {
     let (word, time) = text.split_once(' ').unwrap_or((text, ""));
     if word == "now" && time.is_empty() {
@@ -70,16 +93,67 @@ fn day(text: &str, now: &Zoned, zone: &TimeZone) -> Option<Zoned> {
         "tomorrow" => 1,
         _ => return None,
     };
-    let time = if time.is_empty() { civil::Time::midnight() } else { time_of_day(time.trim())? };
     let date = now.date().checked_add(days.days()).ok()?;
-    date.to_datetime(time).to_zoned(zone.clone()).ok()
+    date.to_datetime(time_behind_day(time)?).to_zoned(zone.clone()).ok()
+}
+
+/// A time that comes again each day or week: the last before now, or the first after a moment.
+fn recurring(text: &str, now: &Zoned, after: Option<&Zoned>, zone: &TimeZone) -> Option<Zoned> {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let (weekday, time) = match weekday(word) {
+        Some(weekday) => (Some(weekday), time_behind_day(rest)?),
+        None => (None, time_of_day(text)?),
+    };
+    let origin = after.unwrap_or(now);
+    let step = if after.is_some() { 1 } else { -1 };
+    // The day of the origin, or one of the eight beside it.
+    (0..=8).find_map(|nth: i64| {
+        let date = origin.date().checked_add((step * nth).days()).ok()?;
+        if weekday.is_some_and(|weekday| date.weekday() != weekday) {
+            return None;
+        }
+        let found = date.to_datetime(time).to_zoned(zone.clone()).ok()?;
+        let is_on_its_side = if after.is_some() { found > *origin } else { found <= *origin };
+        is_on_its_side.then_some(found)
+    })
+}
+
+fn weekday(word: &str) -> Option<Weekday> {
+    Some(match word {
+        "monday" | "mon" => Weekday::Monday,
+        "tuesday" | "tue" => Weekday::Tuesday,
+        "wednesday" | "wed" => Weekday::Wednesday,
+        "thursday" | "thu" => Weekday::Thursday,
+        "friday" | "fri" => Weekday::Friday,
+        "saturday" | "sat" => Weekday::Saturday,
+        "sunday" | "sun" => Weekday::Sunday,
+        _ => return None,
+    })
+}
+
+/// A day without a time begins at midnight.
+fn time_behind_day(text: &str) -> Option<civil::Time> {
+    match text.trim() {
+        "" => Some(civil::Time::midnight()),
+        time => time_of_day(time),
+    }
 }
 
 fn time_of_day(text: &str) -> Option<civil::Time> {
-    text.contains(':').then(|| text.parse().ok()).flatten()
+    match text {
+        "noon" => return Some(civil::time(12, 0, 0, 0)),
+        "midnight" => return Some(civil::Time::midnight()),
+        _ => {}
+    }
+    // "9:30" too.
+    let hours = text.find(':')?;
+    format!("{}{text}", if hours == 1 { "0" } else { "" }).parse().ok()
 }
 
 fn span(text: &str) -> Option<Span> {
+    // "an hour ago" is one.
+    let one = text.strip_prefix("an ").or_else(|| text.strip_prefix("a "));
+    let text = one.map_or_else(|| text.to_owned(), |unit| format!("1 {unit}"));
     // A bare number is milliseconds since 1970 or nothing; a span has a unit.
     text.chars().any(|char| char.is_ascii_alphabetic()).then(|| text.parse().ok()).flatten()
 }
@@ -103,6 +177,9 @@ mod tests {
         assert_eq!(ms("5 minutes ago"), Some(NOW.0 - 300_000));
         assert_eq!(ms("1h 30m ago"), Some(NOW.0 - 5_400_000));
         assert_eq!(ms("-90s"), Some(NOW.0 - 90_000));
+        assert_eq!(ms("an hour ago"), Some(NOW.0 - 3_600_000));
+        assert_eq!(ms("a minute ago"), Some(NOW.0 - 60_000));
+        assert_eq!(ms("5 Minutes Ago"), Some(NOW.0 - 300_000));
     }
 
     #[test]
@@ -132,9 +209,49 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "soon", "5", "five minutes ago", "25:00", "now..", "yesterday noon"] {
-            assert!(ms(text).is_none() || text == "5", "{text:?}");
+        for text in [
+            "",
+            "soon",
+            "5",
+            "five minutes ago",
+            "25:00",
+            "now..",
+            "yesterday soon",
+            "monday soon",
+            "someday",
+            "a",
+            "a day",
+            "9:5",
+            ":30",
+        ] {
+            assert!(ms(text).is_none_or(|ms| text == "5" || ms > NOW.0), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_time_without_a_date_is_the_last_one_and_at_the_end_of_a_window_the_next() {
+        const HOUR: u64 = 3_600_000;
+        // It is a Saturday, 09:00.
+        let midnight = NOW.0 - 9 * HOUR;
+        assert_eq!(ms("10:30"), Some(midnight - 24 * HOUR + 10 * HOUR + HOUR / 2));
+        assert_eq!(ms("9:00"), Some(NOW.0));
+        assert_eq!(ms("noon"), Some(midnight - 12 * HOUR));
+        assert_eq!(ms("midnight"), Some(midnight));
+        assert_eq!(ms("Yesterday Noon"), Some(midnight - 12 * HOUR));
+        assert_eq!(ms("saturday"), Some(midnight));
+        assert_eq!(ms("sat 10:00"), Some(midnight - 7 * 24 * HOUR + 10 * HOUR));
+        assert_eq!(ms("Monday"), Some(midnight - 5 * 24 * HOUR));
+        assert_eq!(ms("friday 8:00"), Some(midnight - 16 * HOUR));
+        assert_eq!(ms("today 10:30"), Some(NOW.0 + HOUR + HOUR / 2), "it has its date");
+        let window = |text: &str| match parse_ask(text, NOW, &TimeZone::UTC).unwrap() {
+            Ask::Window(first, second) => (ms_of(&first), ms_of(&second)),
+            ask => panic!("{ask}"),
+        };
+        assert_eq!(window("22:00..06:00"), (midnight - 2 * HOUR, midnight + 6 * HOUR));
+        let yesterday = midnight - 24 * HOUR;
+        assert_eq!(window("10:00..17:00"), (yesterday + 10 * HOUR, yesterday + 17 * HOUR));
+        assert_eq!(window("08:00..17:00"), (midnight + 8 * HOUR, midnight + 17 * HOUR));
+        assert_eq!(window("monday..friday"), (midnight - 120 * HOUR, midnight - 24 * HOUR));
     }
 
     #[test]
@@ -145,7 +262,7 @@ mod tests {
         assert!(said.contains("time=a while ago"), "{said}");
         // Every form that it names is one.
         let forms: Vec<&str> = said.split('"').skip(1).step_by(2).collect();
-        assert_eq!(forms.len(), 4, "{said}");
+        assert_eq!(forms.len(), 6, "{said}");
         assert!(forms.iter().all(|form| ms(form).is_some()), "{forms:?}");
     }
 }

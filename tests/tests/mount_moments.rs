@@ -13,6 +13,7 @@ use kafka_protocol::messages::DeleteRecordsRequest;
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
 };
+use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use tests::mount::{self, Mounted, moment, until};
 use tests::wire::{Wire, name};
@@ -171,4 +172,31 @@ fn g16_a_large_directory_of_a_moment_is_listed_whole_whatever_became_of_it() {
         assert_eq!(numbers(&past), (0..COUNT).collect::<Vec<_>>());
     }
     assert_eq!(fs::metadata(past.join("17")).unwrap().len(), 0);
+}
+
+#[test]
+fn extended_attributes_of_a_moment_are_what_they_were() {
+    let Some(mounted) = mount::start("extended attributes of moments", &[]) else { return };
+    let file = mounted.at("files/a");
+    fs::write(&file, "x").unwrap();
+    let mut moments = vec![(moment(), None)];
+    for value in [&b"1"[..], b"22", b""] {
+        setxattr(&file, "user.x", value, XattrFlags::empty()).unwrap();
+        moments.push((moment(), Some(value.to_vec())));
+    }
+    removexattr(&file, "user.x").unwrap();
+    moments.push((moment(), None));
+    fs::remove_file(&file).unwrap();
+    for (then, expected) in moments {
+        for path in [format!(".at/{then}/files/a"), format!("files/a@{then}")] {
+            let path = mounted.at(&path);
+            let mut value = [0; 10];
+            let found = getxattr(&path, "user.x", &mut value[..]);
+            let found = found.map(|length| value[..length].to_vec());
+            assert_eq!(found, expected.clone().ok_or(Errno::NODATA), "{}", path.display());
+            let names = listxattr(&path, &mut value[..]).unwrap();
+            assert_eq!(&value[..names], if expected.is_some() { &b"user.x\0"[..] } else { b"" });
+            assert_eq!(setxattr(&path, "user.x", b"", XattrFlags::empty()), Err(Errno::ROFS));
+        }
+    }
 }

@@ -371,18 +371,16 @@ impl Mounted {
     // ---- Extended attributes ----
 
     pub(super) fn extended(&self, number: u64, name: &OsStr) -> Result<Vec<u8>, Refused> {
-        let Place::File(inode) = self.nodes.find(number)? else { return Err(Refused::NO_DATA) };
+        let node = self.nodes.find(number)?.node();
         if !is_kept(name.as_bytes()) {
             return Err(Refused::NO_DATA);
         }
-        let value = self.files.extended(inode, name.as_bytes(), Cut::ALL)?;
-        value.ok_or(Refused::NO_DATA)
+        self.tree.extended(&node, name.as_bytes())?.ok_or(Refused::NO_DATA)
     }
 
     /// The names of all, each with a zero behind it.
     pub(super) fn extended_names(&self, number: u64) -> Result<Vec<u8>, Refused> {
-        let Place::File(inode) = self.nodes.find(number)? else { return Ok(Vec::new()) };
-        let names = self.files.list_extended(inode, Cut::ALL)?;
+        let names = self.tree.extended_names(&self.nodes.find(number)?.node())?;
         Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
     }
 }

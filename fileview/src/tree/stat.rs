@@ -74,6 +74,26 @@ impl Tree {
         }
     }
 
+    /// An extended attribute, as it was; only files have any.
+    ///
+    /// # Errors
+    /// [`TreeError`].
+    pub fn extended(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>, TreeError> {
+        let Node::File { inode, cut } = node else { return Ok(None) };
+        let at = cut.unwrap_or(Cut::ALL);
+        Ok(on_disk(|| self.engine.files().extended(*inode, name, at))?)
+    }
+
+    /// The names of all extended attributes, as they were.
+    ///
+    /// # Errors
+    /// [`TreeError`].
+    pub fn extended_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, TreeError> {
+        let Node::File { inode, cut } = node else { return Ok(Vec::new()) };
+        let at = cut.unwrap_or(Cut::ALL);
+        Ok(on_disk(|| self.engine.files().list_extended(*inode, at))?)
+    }
+
     async fn stat_partition(
         &self,
         node: &Node,
