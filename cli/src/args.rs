@@ -29,7 +29,7 @@ Moments, wherever --at or @ takes one:
   u1795252948259                     user time: what says of itself that it happened before it
   u1795252948259@s1795252948259      the same, as known at a system time
   s1795252940000..s1795252948259     a window: what happened between the two
-  '5 minutes ago', 'yesterday 14:00', '10:30'
+  '5 minutes ago', 'an hour ago', 'yesterday 14:00', 'monday', 'noon', '10:30'
                                      resolved once, and printed as an absolute moment"
 )]
 pub(crate) struct Cli {

@@ -11,9 +11,11 @@ use std::process::ExitCode;
 
 mod args;
 mod commands;
+mod completion;
 mod moments;
 mod output;
 mod reading;
+mod suggestion;
 mod table;
 mod tree_path;
 mod tree_reading;
@@ -22,6 +24,7 @@ mod tree_reading;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    completion::answer_shell();
     let cli = args::Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -136,12 +136,13 @@ fn date_of(moment: &Moment) -> String {
     }
 }
 
-/// A time as RFC 3339, or as milliseconds if no calendar reaches that far.
+/// A time as RFC 3339, to the millisecond, so that one stands under the other; or as milliseconds if no
+/// calendar reaches that far.
 pub(crate) fn date(time: SysTime) -> String {
     i64::try_from(time.0)
         .ok()
         .and_then(|ms| Timestamp::from_millisecond(ms).ok())
-        .map_or_else(|| time.0.to_string(), |date| date.to_string())
+        .map_or_else(|| time.0.to_string(), |date| format!("{date:.3}"))
 }
 
 #[cfg(test)]
@@ -175,11 +176,11 @@ mod tests {
     #[test]
     fn a_moment_is_described_as_itself_and_as_a_date() {
         let ask = "s1795251600000".parse().unwrap();
-        assert_eq!(described(&ask), "s1795251600000, which is 2026-11-21T09:00:00Z");
+        assert_eq!(described(&ask), "s1795251600000, which is 2026-11-21T09:00:00.000Z");
         let ask = "u0..u1500".parse().unwrap();
         assert_eq!(
             described(&ask),
-            "u0..u1500, which is 1970-01-01T00:00:00Z..1970-01-01T00:00:01.5Z"
+            "u0..u1500, which is 1970-01-01T00:00:00.000Z..1970-01-01T00:00:01.500Z"
         );
     }
 

@@ -16,6 +16,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub(crate) struct Output {
     writer: BufWriter<StdoutLock<'static>>,
     is_terminal: bool,
+    /// Whether bytes that are no text go to a terminal too.
+    is_forced: bool,
 }
 
 impl Output {
@@ -23,12 +25,37 @@ impl Output {
     pub(crate) fn lock() -> Output {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
-        Output { writer: BufWriter::with_capacity(BUFFER_BYTES, stdout.lock()), is_terminal }
+        let writer = BufWriter::with_capacity(BUFFER_BYTES, stdout.lock());
+        Output { writer, is_terminal, is_forced: false }
     }
 
     /// Writes bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.writer.write_all(bytes).map_err(said)
+    }
+
+    /// The same, that takes bytes which are no text to a terminal if `force` says so.
+    pub(crate) fn forced(self, force: bool) -> Output {
+        Output { is_forced: force, ..self }
+    }
+
+    /// Writes bytes that clients wrote: text as a rule. What is none does not go to a terminal, which would
+    /// take it for commands.
+    pub(crate) fn contents(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        if bytes.contains(&0) {
+            self.check_binary()?;
+        }
+        Ok(self.bytes(bytes)?)
+    }
+
+    /// Whether bytes that are no text may be written.
+    pub(crate) fn check_binary(&mut self) -> anyhow::Result<()> {
+        if !self.is_terminal || self.is_forced {
+            return Ok(());
+        }
+        self.flush()?;
+        let what = "this is binary, and standard output is a terminal: redirect it to a file (> FILE), or give --force";
+        Err(UsageError(what.to_owned()).into())
     }
 
     /// Writes one JSON document and a newline.
@@ -47,6 +74,15 @@ impl Output {
     /// Writes out what is buffered.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.writer.flush().map_err(said)
+    }
+}
+
+/// So many of something: "1 partition", "2 partitions".
+pub(crate) fn counted(count: impl TryInto<u64>, noun: &str) -> String {
+    match count.try_into() {
+        Ok(1) => format!("1 {noun}"),
+        Ok(count) => format!("{count} {noun}s"),
+        Err(_) => format!("{noun}s"),
     }
 }
 
@@ -102,7 +138,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 
 /// What was being done, and why it failed. A cause that stands in what was said already is not said
 /// again.
-fn told(error: &anyhow::Error) -> String {
+pub(crate) fn told(error: &anyhow::Error) -> String {
     let mut told = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if told.is_empty() {
@@ -129,6 +165,24 @@ mod tests {
         assert_eq!(told(&error), "do it: cannot write a: no room");
         let error = anyhow::anyhow!("why").context("what");
         assert_eq!(told(&error), "what: why");
+    }
+
+    #[test]
+    fn what_is_no_text_goes_to_a_terminal_only_by_force() {
+        let mut output = Output::lock();
+        output.is_terminal = true;
+        let refused = output.contents(b"a\0b").unwrap_err();
+        assert!(refused.is::<UsageError>() && refused.to_string().contains("--force"), "{refused}");
+        assert!(output.contents(b"").is_ok());
+        assert!(output.forced(true).check_binary().is_ok());
+    }
+
+    #[test]
+    fn one_thing_is_not_counted_as_many() {
+        assert_eq!(
+            [0_u64, 1, 2].map(|count| counted(count, "member")),
+            ["0 members", "1 member", "2 members"]
+        );
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! Rows of an answer: framed for people, with tabs for programs.
 
-use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, presets};
+use comfy_table::{
+    Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Width, presets,
+};
 
-/// The narrowest terminal that cells are broken for.
-const WIDTH_MIN: u16 = 60;
+/// The longest word that is never broken: times, hashes and moments are not.
+const WORD_MAX: usize = 40;
+/// What stands around a cell: a blank on either side, and what is between two.
+const AROUND_CELL: usize = 3;
 
 /// Rows under headings.
 #[derive(Debug)]
@@ -44,14 +48,22 @@ impl Table {
 
     /// For a terminal. Numbers stand to the right.
     pub(crate) fn framed(&self, colours: bool) -> String {
+        self.framed_in(comfy_table::Table::new().width(), colours)
+    }
+
+    fn framed_in(&self, width: Option<u16>, colours: bool) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::UTF8_BORDERS_ONLY);
+        let words = self.words();
+        let needed = words.iter().map(|word| word + AROUND_CELL).sum::<usize>() + 1;
         // Some terminals say that they are 0 wide: better too long a line than a column of letters.
-        if table.width().is_some_and(|width| width >= WIDTH_MIN) {
-            table.set_content_arrangement(ContentArrangement::Dynamic);
-        } else {
-            table.set_content_arrangement(ContentArrangement::Disabled);
-        }
+        let fits = width.filter(|width| usize::from(*width) >= needed);
+        match fits {
+            Some(width) => {
+                table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic)
+            }
+            None => table.set_content_arrangement(ContentArrangement::Disabled),
+        };
         if colours {
             table.enforce_styling();
         }
@@ -68,7 +80,23 @@ impl Table {
                 Cell::new(shown).set_alignment(side)
             }));
         }
+        for (column, word) in table.column_iter_mut().zip(words) {
+            let width = u16::try_from(word + 2).unwrap_or(u16::MAX);
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+        }
         format!("{table}\n")
+    }
+
+    /// How long the longest word in each column is that must not be broken.
+    fn words(&self) -> Vec<usize> {
+        let longest = |text: &str| {
+            text.split(' ').map(|word| word.chars().count().min(WORD_MAX)).max().unwrap_or(0)
+        };
+        let of_column = |nth: usize| {
+            let cells = self.rows.iter().map(|row| longest(&row[nth]));
+            cells.max().unwrap_or(0).max(longest(self.headings[nth]))
+        };
+        (0..self.headings.len()).map(of_column).collect()
     }
 }
 
@@ -95,6 +123,20 @@ mod tests {
         let text = table.framed(false);
         assert!(text.contains("topic") && text.contains("17"), "{text}");
         assert!(!text.contains('\x1b'), "{text}");
+    }
+
+    #[test]
+    fn in_a_narrow_terminal_no_time_and_no_hash_is_broken() {
+        let mut table = Table::new(&["change", "of", "note"]);
+        let (time, hash) = ("2026-11-21T09:00:00.000Z", "0123456789abcdef0123456789abcdef");
+        let long = "a setting and another setting and one more setting of this topic";
+        table.row(["topic created".to_owned(), format!("{long} until {time}"), hash.to_owned()]);
+        for width in [40, 80, 100, 200] {
+            let text = table.framed_in(Some(width), false);
+            assert!(text.contains(time) && text.contains(hash), "{width}: {text}");
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(width < 80 || widest <= usize::from(width), "{width}: {text}");
+        }
     }
 
     #[test]

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::ProduceRequest;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use kafka_protocol::messages::produce_response::PartitionProduceResponse;
+use kafka_protocol::messages::produce_response::{
+    BatchIndexAndErrorMessage, PartitionProduceResponse,
+};
 
 use crate::ClientError;
 use crate::cluster::{Client, topic_name};
@@ -111,16 +113,57 @@ fn request(topic: &str, acks: Acks, batches: &[(i32, Bytes)]) -> ProduceRequest 
         .with_topic_data(vec![topic])
 }
 
+/// How many of the refused records of a batch are named.
+const REFUSED_NAMED_MAX: usize = 3;
+
 fn check_result(topic: &str, result: &PartitionProduceResponse) -> Result<(), ClientError> {
     let Some(error) = ResponseError::try_from_code(result.error_code) else {
         return Ok(());
     };
-    let of_records = result.record_errors.iter().map(|error| {
-        let message = error.batch_index_error_message.as_deref().unwrap_or("refused");
-        format!("record {} of the batch: {message}", error.batch_index)
-    });
-    let told = result.error_message.as_ref().map(ToString::to_string);
-    let message = told.into_iter().chain(of_records.take(3)).collect::<Vec<_>>().join("; ");
+    // Where records are named, the message says the same in Java's words.
+    let message = match &result.record_errors[..] {
+        [] => result.error_message.as_ref().map(ToString::to_string),
+        records => Some(refused_records(records)),
+    };
+    let message = message.unwrap_or_default();
     let doing = format!("produce to {topic}/{}", result.index);
     Err(ClientError::kafka(doing, error, Some(&message)))
+}
+
+fn refused_records(records: &[BatchIndexAndErrorMessage]) -> String {
+    let named = records.iter().take(REFUSED_NAMED_MAX).map(|error| {
+        let why = error.batch_index_error_message.as_deref().unwrap_or("refused");
+        format!("record {} of the batch: {why}", error.batch_index)
+    });
+    let mut told: Vec<String> = named.collect();
+    if records.len() > REFUSED_NAMED_MAX {
+        told.push(format!("and {} more", records.len() - REFUSED_NAMED_MAX));
+    }
+    told.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::protocol::StrBytes;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_record_is_told_once() {
+        let of_record = |index| {
+            BatchIndexAndErrorMessage::default()
+                .with_batch_index(index)
+                .with_batch_index_error_message(Some(StrBytes::from_static_str("it has no value")))
+        };
+        let whole = "One or more records have been rejected: [RecordError(batchIndex=0, message='it has no value')]";
+        let result = PartitionProduceResponse::default()
+            .with_error_code(ResponseError::InvalidRecord.code())
+            .with_error_message(Some(StrBytes::from_static_str(whole)))
+            .with_record_errors((0..5).map(of_record).collect());
+        assert_eq!(
+            check_result("t", &result).unwrap_err().to_string(),
+            "produce to t/0: InvalidRecord (87): record 0 of the batch: it has no value; \
+             record 1 of the batch: it has no value; record 2 of the batch: it has no value; and 2 more"
+        );
+    }
 }

@@ -38,7 +38,8 @@ pub enum When {
 pub enum SeekError {
     /// It is not past yet.
     #[error(
-        "the moment is not past yet. asked={}, frontier={frontier}; ask again in {retry_ms} ms, or wait for it", .cut.bound()
+        "the moment is not past yet: ask again in {retry_ms} ms, or wait for it. moment={}, now={}",
+        Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
     )]
     NotYet {
         /// What was asked for.
@@ -49,7 +50,10 @@ pub enum SeekError {
         retry_ms: u64,
     },
     /// It lies further ahead than anybody would wait.
-    #[error("the moment lies in the future. asked={}, frontier={frontier}", .cut.bound())]
+    #[error(
+        "the moment lies in the future. moment={}, now={}",
+        Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
+    )]
     FarFuture {
         /// What was asked for.
         cut: Cut,

@@ -292,6 +292,10 @@ fn what_is_not_there_and_what_does_not_read_is_named_and_has_its_exit_code() {
         1,
         &["there is no topic nowhere", "topics create nowhere"],
     );
+    shell.prints(&["topics", "create", "orders"]);
+    shell.fails(&["cat", "ordres"], 1, &["there is no topic ordres; did you mean orders?"]);
+    shell.fails(&["produce", "order"], 1, &["topics create order; did you mean orders?"]);
+    shell.prints(&["topics", "delete", "orders"]);
     shell.fails(&["ls", "nowhere"], 1, &["there is no topic nowhere"]);
     shell.fails(&["topics", "delete", "nowhere"], 1, &["there is no topic nowhere"]);
     shell.fails(&["cat", "t/7"], 1, &["no partition 7", "it has 1"]);
@@ -556,4 +560,75 @@ fn the_clock_is_looked_at_and_confirmed_without_http() {
     assert!(confirmed["clock_error_ms"].as_u64() <= confirmed["skew_ms"].as_u64(), "{confirmed}");
     let nowhere = run(&["clock", "status", "--data-dir", "/no/such/directory"], "");
     must_fail(&nowhere, 1, &["--data-dir"]);
+}
+
+#[test]
+fn what_is_wrong_is_said_once_and_in_a_person_s_words() {
+    let shell = Shell::new();
+    let setting = "freezeframe.user.time=json:/at";
+    shell.prints(&["topics", "create", "events", "--config", setting]);
+    let refused = shell.run(&["produce", "events"], "none\n");
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert_eq!(refused.stderr.matches("no user time can be read").count(), 1, "{}", refused.stderr);
+    assert!(!refused.stderr.contains("RecordError("), "{}", refused.stderr);
+    // Seconds, as `date +%s` prints them.
+    shell.fails(
+        &["cat", "events@s1795251600"],
+        2,
+        &["looks like seconds", "did you mean 1795251600000"],
+    );
+    shell.fails(&["cut", "--at", "1795251600"], 2, &["did you mean 1795251600000"]);
+    let soon = shell.run(&["cut", "--at", "s9999999999999"], "");
+    assert!(soon.stderr.contains("moment=s9999999999999, now=s1"), "{}", soon.stderr);
+    let now = shell.run(&["cut", "--at", "now"], "");
+    assert_eq!(now.stderr.lines().filter(|line| line.starts_with("at ")).count(), 1, "{now:?}");
+    let directory = Directory::new();
+    let module = directory.path().join("long.wasm");
+    std::fs::write(&module, vec![0; 600 << 10]).expect("it is written");
+    let module = module.to_str().expect("text");
+    shell.fails(&["plugins", "add", "p", module], 1, &["too long for a plug-in", "bytes=614400"]);
+}
+
+/// What a shell is offered for the last of `words`.
+fn offered(bootstrap: &str, words: &[&str]) -> Ended {
+    let mut command = Command::new(tests::freezeframe());
+    command
+        .env("FREEZEFRAME_COMPLETE", "bash")
+        .env("FREEZEFRAME_BOOTSTRAP", bootstrap)
+        .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
+        .env("_CLAP_IFS", "\n")
+        .arg("--")
+        .args(words);
+    let output = command.output().expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ended { code: output.status.code(), bytes: output.stdout, stderr }
+}
+
+#[test]
+fn a_shell_is_offered_the_names_that_the_server_has_and_nothing_is_said_without_one() {
+    let shell = Shell::new();
+    for topic in ["orders", "order-lines", "payments"] {
+        shell.prints(&["topics", "create", topic]);
+    }
+    let names = |words: &[&str]| {
+        let ended = offered(&shell.bootstrap, &[&["freezeframe"], words].concat());
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{words:?}");
+        let mut names: Vec<String> = ended.stdout().lines().map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    for words in [
+        &["cat", "ord"][..],
+        &["topics", "delete", "ord"],
+        &["produce", "ord"],
+        &["cut", "--at", "now", "--topic", "ord"],
+    ] {
+        assert_eq!(names(words), ["order-lines", "orders"], "{words:?}");
+    }
+    assert_eq!(names(&["cat", "/topics/ord"]), ["/topics/order-lines/", "/topics/orders/"]);
+    assert_eq!(names(&["--bootstrap", &shell.bootstrap, "ls", "pay"]), ["payments"]);
+    let script = shell.prints(&["completions", "bash"]);
+    assert!(script.contains("FREEZEFRAME_COMPLETE"), "{script}");
+    let nobody = offered("127.0.0.1:1", &["freezeframe", "cat", "ord"]);
+    assert_eq!((nobody.code, nobody.stdout(), nobody.stderr.as_str()), (Some(0), "", ""));
 }

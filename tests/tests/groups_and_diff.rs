@@ -166,7 +166,7 @@ fn what_differs_is_told_in_lines_and_the_same_for_ever() {
     let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split('\t').collect()).collect();
     let shown: Vec<[&str; 4]> = rows.iter().map(|row| [row[0], row[1], row[2], row[3]]).collect();
     let expected = [
-        ["topic created", "new", "-", "1 partitions, retention.ms=5000"],
+        ["topic created", "new", "-", "1 partition, retention.ms=5000"],
         ["appended", "t/1", "0", "2"],
         ["pin set", "p", "", &from],
         ["committed", "g t/1", "-", "1"],
@@ -187,7 +187,7 @@ fn what_differs_is_told_in_lines_and_the_same_for_ever() {
         .collect();
     assert_eq!(kinds, [r#""topic_created""#, r#""appended""#, r#""pin_set""#, r#""offset""#]);
     let later = shell.prints(&["diff", &until, &shell.now(), "--topic", "new"]);
-    assert!(later.starts_with("topic deleted\tnew\t1 partitions\t-\t"), "{later}");
+    assert!(later.starts_with("topic deleted\tnew\t1 partition\t-\t"), "{later}");
     // Over HTTP it is the same document.
     let path = format!("/v1/diff?from={from}&until={until}");
     let (status, body) = get(shell.server.http, &path).expect("an answer");

@@ -5,6 +5,7 @@ use fileview::{Format, RenderError, Selection};
 use hlc::Ask;
 
 use super::Server;
+use crate::completion;
 use crate::moments::{At, TypedPath};
 use crate::output::{Output, UsageError};
 use crate::reading::{Source, pin_user};
@@ -26,6 +27,7 @@ With --keys it prints the state of a topic: of each key the newest record, if it
 has a value. `values` prints the key, a tab and the value.
 
 A path that begins with a slash leads into the tree of files (see `ls /`).
+Bytes that are no text do not go to a terminal, unless --force is given.
 
 Examples:
   freezeframe cat orders
@@ -39,7 +41,7 @@ Examples:
   freezeframe cat /files/report.csv@s1795252948259")]
 pub(crate) struct Args {
     /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted; or a path in the tree of files
-    #[arg(value_parser = AnyPath::parse)]
+    #[arg(value_parser = AnyPath::parse, add = completion::paths())]
     path: AnyPath,
     /// The moment, if it is not in the path.
     #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]
@@ -50,6 +52,9 @@ pub(crate) struct Args {
     /// Of each key the newest record alone.
     #[arg(long)]
     keys: bool,
+    /// Print bytes that are no text on a terminal too.
+    #[arg(long)]
+    force: bool,
 }
 
 /// Formats, on the command line.
@@ -75,6 +80,10 @@ impl From<FormatArg> for Format {
 
 /// Prints it.
 pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
+    let mut output = Output::lock().forced(args.force);
+    if matches!(args.format, FormatArg::Raw) {
+        output.check_binary()?;
+    }
     let path = match args.path {
         AnyPath::Tree(_) if args.keys => {
             let message = "--keys goes with a topic: TOPIC, or TOPIC@MOMENT".to_owned();
@@ -83,13 +92,12 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
         AnyPath::Tree(path) => {
             let path = path.with_at(args.at)?;
             path.announce();
-            return file(&mut server.connect().await?, &path.to_string(), &mut Output::lock())
-                .await;
+            return file(&mut server.connect().await?, &path.to_string(), &mut output).await;
         }
         AnyPath::Topic(path) => path.with_at(args.at)?,
     };
     if args.keys {
-        return keys(&mut server.connect().await?, &path, args.format).await;
+        return keys(&mut server.connect().await?, &path, args.format, &mut output).await;
     }
     let is_user = path.at.as_ref().is_some_and(|at| Selection::user_times(&at.ask).is_some());
     if is_user && matches!(args.format, FormatArg::Raw) {
@@ -100,18 +108,17 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     if let Some(at) = path.at.as_ref().filter(|_| is_user)
         && let Some(pinned) = pin_user(&mut client, &path.topic, at).await?
     {
-        return user_set(&mut client, &path, &pinned, args.format).await;
+        return user_set(&mut client, &path, &pinned, args.format, &mut output).await;
     }
     let source = Source::find(&mut client, &path).await?;
     let bounds = source.bounds(&mut client, &path).await?;
-    let mut output = Output::lock();
     let mut out = Vec::new();
     for bound in &bounds {
         let mut reader = source.reader(std::slice::from_ref(bound), args.format.into())?;
         while !reader.is_done() {
             let read = reader.step(&mut client, u64::MAX, &mut out).await;
             // What came before an error is shown before the error is.
-            output.bytes(&out)?;
+            output.contents(&out)?;
             out.clear();
             if read.is_err() {
                 output.flush()?;
@@ -127,7 +134,7 @@ async fn file(client: &mut Client, path: &str, output: &mut Output) -> anyhow::R
     let mut file = OpenFile::open(client, path).await?;
     loop {
         match file.part(client).await {
-            Ok(Some(part)) => output.bytes(&part)?,
+            Ok(Some(part)) => output.contents(&part)?,
             Ok(None) => return Ok(output.flush()?),
             Err(error) => {
                 // What came before an error is shown before the error is.
@@ -144,17 +151,22 @@ async fn user_set(
     path: &TypedPath,
     ask: &Ask,
     format: FormatArg,
+    output: &mut Output,
 ) -> anyhow::Result<()> {
     let extension = if matches!(format, FormatArg::Jsonl) { "jsonl" } else { "values" };
-    let mut output = Output::lock();
     for path in partition_files(client, path, ask, extension).await? {
-        file(client, &path, &mut output).await?;
+        file(client, &path, output).await?;
     }
     Ok(())
 }
 
 /// Prints the newest record of each key.
-async fn keys(client: &mut Client, path: &TypedPath, format: FormatArg) -> anyhow::Result<()> {
+async fn keys(
+    client: &mut Client,
+    path: &TypedPath,
+    format: FormatArg,
+    output: &mut Output,
+) -> anyhow::Result<()> {
     let format = match format {
         FormatArg::Raw => {
             let message = "--keys picks single records, and raw gives whole batches".to_owned();
@@ -171,10 +183,10 @@ async fn keys(client: &mut Client, path: &TypedPath, format: FormatArg) -> anyho
         at.announce();
     }
     let mut at = path.at.as_ref().map(|at| at.ask.to_string());
-    let (mut output, mut after) = (Output::lock(), None::<String>);
+    let mut after = None::<String>;
     loop {
         let page = client.tree_keys(&path.topic, at.as_deref(), format, after.as_deref()).await?;
-        output.bytes(&bytes_of(&page.base64)?)?;
+        output.contents(&bytes_of(&page.base64)?)?;
         at = Some(page.at);
         after = page.next;
         if after.is_none() {

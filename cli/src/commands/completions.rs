@@ -1,13 +1,17 @@
 //! `freezeframe completions SHELL`.
 
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 
-use crate::args::command;
+use crate::completion::VARIABLE;
 use crate::output::Output;
 
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+The script asks freezeframe itself, which must be on the PATH: options, and the
+names of topics, groups and files of the server that the line means.
+
 Examples:
   freezeframe completions bash > ~/.local/share/bash-completion/completions/freezeframe
   freezeframe completions zsh > ~/.zfunc/_freezeframe
@@ -19,9 +23,27 @@ pub(crate) struct Args {
 
 /// Prints the script.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    const PROGRAM: &str = "freezeframe";
+    let shells = Shells::builtins();
+    let shell = shells.completer(&args.shell.to_string());
+    let shell = shell.expect("each shell has a script of its own");
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command(), "freezeframe", &mut script);
+    shell.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
     let mut output = Output::lock();
     output.bytes(&script)?;
     Ok(output.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn each_shell_has_a_script() {
+        for shell in Shell::value_variants() {
+            assert!(Shells::builtins().completer(&shell.to_string()).is_some(), "{shell}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use fileview::{Format, RecordLine, Selection};
 use hlc::Ask;
 
 use super::Server;
+use crate::completion;
 use crate::moments::{At, TypedPath};
 use crate::output::{Output, UsageError};
 use crate::reading::{Reader, Source, pin_user};
@@ -33,7 +34,7 @@ Examples:
   freezeframe consume orders/3 --from-beginning | head")]
 pub(crate) struct Args {
     /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted
-    #[arg(value_parser = TypedPath::parse, value_name = "TOPIC")]
+    #[arg(value_parser = TypedPath::parse, value_name = "TOPIC", add = completion::topics())]
     path: TypedPath,
     /// Start at the oldest record, not at the end.
     #[arg(long, conflicts_with = "at")]
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// How a record looks.
     #[arg(long, short, value_enum, default_value = "values")]
     format: RecordFormat,
+    /// Print bytes that are no text on a terminal too.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -93,8 +97,9 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     };
     let reader = source.reader(&bounds, format)?;
     let count = args.count.unwrap_or(u64::MAX);
+    let output = Output::lock().forced(args.force);
     tokio::select! {
-        printed = print(&mut client, reader, count, follows) => printed,
+        printed = print(&mut client, reader, count, follows, output) => printed,
         // What was read is printed: the output is written out after every step.
         _ = tokio::signal::ctrl_c() => Ok(()),
     }
@@ -108,7 +113,7 @@ async fn print_user_set(
     args: &Args,
 ) -> anyhow::Result<()> {
     let mut left = args.count.unwrap_or(u64::MAX);
-    let mut output = Output::lock();
+    let mut output = Output::lock().forced(args.force);
     for path in partition_files(client, path, ask, "jsonl").await? {
         let mut file = OpenFile::open(client, &path).await?;
         // Lines that are records: a value may have more than one.
@@ -139,7 +144,7 @@ fn print_line(line: &[u8], format: RecordFormat, output: &mut Output) -> anyhow:
         RecordFormat::Values => {
             let record = RecordLine::parse(line)
                 .context("the server answered with a line that is no record")?;
-            output.bytes(&record.value.unwrap_or_default())?;
+            output.contents(&record.value.unwrap_or_default())?;
             Ok(output.bytes(b"\n")?)
         }
     }
@@ -150,13 +155,13 @@ async fn print(
     mut reader: Reader,
     mut left: u64,
     follows: bool,
+    mut output: Output,
 ) -> anyhow::Result<()> {
-    let mut output = Output::lock();
     let mut out = Vec::new();
     let mut gone_since = None;
     while left > 0 && !reader.is_done() {
         let read = reader.step(client, left, &mut out).await;
-        output.bytes(&out)?;
+        output.contents(&out)?;
         output.flush()?;
         out.clear();
         match read {

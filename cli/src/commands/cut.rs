@@ -6,6 +6,7 @@ use anyhow::Context;
 use client::history::{CutAnswer, When};
 
 use super::Server;
+use crate::completion;
 use crate::moments::{At, described, parse_patience};
 use crate::output::Output;
 use crate::table::Table;
@@ -32,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: At,
     /// Only this topic. May be given more than once.
-    #[arg(long, value_name = "TOPIC", value_parser = super::topics::parse_topic)]
+    #[arg(long, value_name = "TOPIC", value_parser = super::topics::parse_topic, add = completion::topics())]
     topic: Vec<String>,
     /// What to do about a moment that is not yet final.
     #[arg(long, value_enum, default_value = "wait")]
@@ -57,7 +58,6 @@ enum WhenArg {
 
 /// Asks for the cut and prints it.
 pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
-    args.at.announce();
     let mut client = server.connect().await?;
     let when = match args.when {
         WhenArg::Wait => When::Wait,

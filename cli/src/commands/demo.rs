@@ -105,18 +105,33 @@ async fn show_all(args: Args) -> anyhow::Result<()> {
     show(&stock, &mut ours, &moments).await?;
     repeat(&mut ours, &moments).await?;
     println!();
-    println!(
-        "Try it yourself while a server runs (freezeframe demo --stay, or freezeframe serve):"
-    );
-    println!("  freezeframe cut --bootstrap {} --at s{} --json", server.kafka, moments[1]);
-    println!("  freezeframe cat --bootstrap {} {TOPIC}/0@s{} | head -3", server.kafka, moments[0]);
-    println!("  freezeframe topics --bootstrap {} --at \"1 minute ago\"", server.kafka);
-    println!("  kcat -b {} -C -e -t {TOPIC}.__at.s{}", server.kafka, moments[0]);
     if args.stay {
+        println!("Try it yourself:");
+        suggest(&server.kafka, &moments);
         println!("Serving until Ctrl-C.");
         std::future::pending::<()>().await;
     }
+    match &args.data_dir {
+        Some(kept) => {
+            println!(
+                "The data is kept. To try it yourself, serve it, and ask in another terminal:"
+            );
+            println!("  freezeframe serve --data-dir {} --kafka {}", kept.display(), server.kafka);
+            suggest(&server.kafka, &moments);
+        }
+        None => println!(
+            "The server and its data go now. freezeframe demo --stay keeps both, with commands to try."
+        ),
+    }
     Ok(())
+}
+
+/// Commands for a server that has the data.
+fn suggest(kafka: &str, moments: &[u64]) {
+    println!("  freezeframe cut --bootstrap {kafka} --at s{} --json", moments[1]);
+    println!("  freezeframe cat --bootstrap {kafka} {TOPIC}/0@s{} | head -3", moments[0]);
+    println!("  freezeframe topics --bootstrap {kafka} --at \"1 minute ago\"");
+    println!("  kcat -b {kafka} -C -e -t {TOPIC}.__at.s{}", moments[0]);
 }
 
 /// Writes the data in waves, as it was revised; returns the moment after each.

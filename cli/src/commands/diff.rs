@@ -8,8 +8,9 @@ use hlc::{Ask, Moment, SysTime};
 
 use super::Server;
 use super::topics::{parse_topic, stamp_date};
+use crate::completion;
 use crate::moments::{At, date, described, parse_patience};
-use crate::output::{Output, UsageError};
+use crate::output::{Output, UsageError, counted};
 use crate::table::Table;
 
 /// Arguments of `diff`.
@@ -33,7 +34,7 @@ pub(crate) struct Args {
     #[arg(value_parser = At::parse_moment, value_name = "UNTIL", allow_hyphen_values = true)]
     until: Option<At>,
     /// Only this topic, and what was committed for it. May be given more than once.
-    #[arg(long, value_name = "TOPIC", value_parser = parse_topic)]
+    #[arg(long, value_name = "TOPIC", value_parser = parse_topic, add = completion::topics())]
     topic: Vec<String>,
     /// Only this kind of change. May be given more than once.
     #[arg(long, value_enum, value_name = "KIND")]
@@ -158,11 +159,11 @@ fn rows(change: &Change) -> Vec<Row> {
         Change::TopicCreated { topic, partitions, configs, stamp, .. } => {
             let configs: String =
                 configs.iter().map(|(key, value)| format!(", {key}={value}")).collect();
-            let after = format!("{partitions} partitions{configs}");
+            let after = format!("{}{configs}", counted(*partitions, "partition"));
             vec![row("topic created", topic.clone(), nothing(), after, stamp_date(*stamp))]
         }
         Change::TopicDeleted { topic, partitions, stamp, .. } => {
-            let before = format!("{partitions} partitions");
+            let before = counted(*partitions, "partition");
             vec![row("topic deleted", topic.clone(), before, nothing(), stamp_date(*stamp))]
         }
         Change::TopicChanged { topic, partitions, configs, .. } => {
@@ -179,7 +180,7 @@ fn rows(change: &Change) -> Vec<Row> {
             counts.into_iter().chain(settings).collect()
         }
         Change::Appended { topic, partition, start, end, records, bytes, .. } => {
-            let note = format!("{records} records, {bytes} bytes");
+            let note = format!("{}, {}", counted(*records, "record"), counted(*bytes, "byte"));
             let of = format!("{topic}/{partition}");
             vec![row("appended", of, start.to_string(), end.to_string(), note)]
         }
@@ -219,7 +220,7 @@ fn membership_row(
 ) -> Row {
     let shown = |then: Option<&Membership>| {
         then.map_or_else(nothing, |then| {
-            format!("generation {}, {} members", then.generation, then.members.len())
+            format!("generation {}, {}", then.generation, counted(then.members.len(), "member"))
         })
     };
     row(what, group.to_owned(), shown(before), shown(after), String::new())

@@ -9,8 +9,9 @@ use client::{Client, ClientError, Committed, GroupDescription, OffsetAt};
 use serde::Serialize;
 
 use super::Server;
+use crate::completion;
 use crate::moments::At;
-use crate::output::{Output, list};
+use crate::output::{Output, counted, list};
 use crate::table::Table;
 
 /// Arguments of `groups`.
@@ -65,6 +66,7 @@ struct List {
 #[derive(Debug, clap::Args)]
 struct Describe {
     /// The group.
+    #[arg(add = completion::groups())]
     group: String,
     /// Who was in it at a moment, and what it had committed.
     #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
@@ -167,7 +169,7 @@ async fn describe_now(client: &mut Client, group: &str, json: bool) -> anyhow::R
     }
     output.table(&table)?;
     output.flush()?;
-    eprintln!("{group}: {}, {} members", described.state, described.members.len());
+    eprintln!("{group}: {}, {}", described.state, counted(described.members.len(), "member"));
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::Server;
 use super::topics::stamp_date;
+use crate::completion;
 use crate::moments::{At, TypedPath};
 use crate::output::{UsageError, list};
 use crate::reading::Source;
@@ -33,7 +34,7 @@ A path that begins with a slash leads into the tree of files:
 pub(crate) struct Args {
     /// TOPIC or TOPIC/PARTITION, and @MOMENT behind it if wanted; or a path in the tree of files. All
     /// topics if not said.
-    #[arg(value_parser = AnyPath::parse)]
+    #[arg(value_parser = AnyPath::parse, add = completion::paths())]
     path: Option<AnyPath>,
     /// The moment, if it is not in the path.
     #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]

@@ -4,6 +4,7 @@ use anyhow::Context;
 use client::{Client, Options};
 
 use crate::args::{Cli, Command};
+use crate::suggestion::with_suggestion;
 
 pub(crate) mod cat;
 pub(crate) mod check;
@@ -36,17 +37,17 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Demo(args) => as_client(demo::run(args)),
         Command::Completions(args) => completions::run(&args),
-        Command::Topics(args) => as_client(topics::run(args, &server)),
-        Command::Produce(args) => as_client(produce::run(args, &server)),
-        Command::Consume(args) => as_client(consume::run(args, &server)),
-        Command::Ls(args) => as_client(ls::run(args, &server)),
-        Command::Cat(args) => as_client(cat::run(args, &server)),
-        Command::Stat(args) => as_client(stat::run(args, &server)),
-        Command::Cut(args) => as_client(cut::run(args, &server)),
-        Command::Diff(args) => as_client(diff::run(args, &server)),
-        Command::Pins(args) => as_client(pins::run(args, &server)),
-        Command::Plugins(args) => as_client(plugins::run(args, &server)),
-        Command::Groups(args) => as_client(groups::run(args, &server)),
+        Command::Topics(args) => ask(&server, topics::run(args, &server)),
+        Command::Produce(args) => ask(&server, produce::run(args, &server)),
+        Command::Consume(args) => ask(&server, consume::run(args, &server)),
+        Command::Ls(args) => ask(&server, ls::run(args, &server)),
+        Command::Cat(args) => ask(&server, cat::run(args, &server)),
+        Command::Stat(args) => ask(&server, stat::run(args, &server)),
+        Command::Cut(args) => ask(&server, cut::run(args, &server)),
+        Command::Diff(args) => ask(&server, diff::run(args, &server)),
+        Command::Pins(args) => ask(&server, pins::run(args, &server)),
+        Command::Plugins(args) => ask(&server, plugins::run(args, &server)),
+        Command::Groups(args) => ask(&server, groups::run(args, &server)),
     }
 }
 
@@ -59,6 +60,16 @@ fn as_client(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Resul
         .build()
         .context("start the runtime")?;
     runtime.block_on(command)
+}
+
+/// [`as_client`], of a server that may know what a misspelt name should be.
+fn ask(server: &Server, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    as_client(async {
+        match command.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(with_suggestion(server, error).await),
+        }
+    })
 }
 
 /// Where the server is.

@@ -9,6 +9,7 @@ use hlc::{Moment, SysTime};
 
 use super::Server;
 use super::topics::{parse_topic, stamp_date};
+use crate::completion;
 use crate::moments::{At, date, parse_length};
 use crate::output;
 
@@ -73,7 +74,7 @@ struct Set {
     #[arg(long = "for", value_parser = parse_length, value_name = "TIME")]
     kept_for: Duration,
     /// Only this topic. May be given more than once.
-    #[arg(long, value_name = "TOPIC", value_parser = parse_topic)]
+    #[arg(long, value_name = "TOPIC", value_parser = parse_topic, add = completion::topics())]
     topic: Vec<String>,
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use client::plugins::TestRecord;
+use client::plugins::{MODULE_BYTES_MAX, TestRecord};
 use client::{Client, ClientError};
 use hlc::SysTime;
 
@@ -12,8 +12,11 @@ use super::topics::stamp_date;
 use crate::moments::date;
 use crate::output;
 
-/// What a server takes in one question, and so more than any plug-in may have.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+/// A question spells a byte in two digits: the longest record that fits into one.
+const RECORD_BYTES_MAX: u64 = 500 << 10;
+
+/// Times of our days, if they are seconds; as milliseconds, they are of 1970 to 1973.
+const LIKE_SECONDS: std::ops::Range<i64> = 1_000_000_000..100_000_000_000;
 
 /// Arguments of `plugins`.
 #[derive(Debug, clap::Args)]
@@ -134,21 +137,18 @@ async fn list(client: &mut Client, args: &List) -> anyhow::Result<()> {
 }
 
 async fn add(server: &Server, args: &Add) -> anyhow::Result<()> {
-    let module = read(&args.file)?;
+    let module = read(&args.file, "a plug-in: strip it", MODULE_BYTES_MAX)?;
     let mut client = server.connect().await?;
     client.add_plugin(&args.name, &module).await?;
     eprintln!("added {}; a topic uses it with freezeframe.user.time=wasm:{}", args.name, args.name);
     Ok(())
 }
 
-fn read(file: &std::path::Path) -> anyhow::Result<Vec<u8>> {
+fn read(file: &std::path::Path, what: &str, most: u64) -> anyhow::Result<Vec<u8>> {
     let reading = || format!("read {}", file.display());
     let bytes = std::fs::metadata(file).with_context(reading)?.len();
-    if bytes > FILE_BYTES_MAX {
-        bail!(
-            "{} is too long for a question. bytes={bytes}, most={FILE_BYTES_MAX}",
-            file.display()
-        );
+    if bytes > most {
+        bail!("{} is too long for {what}. bytes={bytes}, most={most}", file.display());
     }
     std::fs::read(file).with_context(reading)
 }
@@ -163,7 +163,7 @@ async fn remove(client: &mut Client, args: &Remove) -> anyhow::Result<()> {
 
 async fn test(server: &Server, args: Test) -> anyhow::Result<()> {
     let value = match &args.value_file {
-        Some(file) => Some(read(file)?),
+        Some(file) => Some(read(file, "a question", RECORD_BYTES_MAX)?),
         None => args.value.map(String::into_bytes),
     };
     let record = TestRecord {
@@ -180,6 +180,9 @@ async fn test(server: &Server, args: Test) -> anyhow::Result<()> {
     };
     let shown = u64::try_from(ms).map_or_else(|_| "before 1970".to_owned(), |ms| date(SysTime(ms)));
     println!("{ms}\t{shown}");
+    if LIKE_SECONDS.contains(&ms) && !spec.contains("unit=") {
+        eprintln!("that number looks like seconds: a topic takes them with {spec};unit=s");
+    }
     Ok(())
 }
 

@@ -18,6 +18,8 @@ use kafka_records::{BatchBuilder, Codec};
 use tokio::sync::mpsc;
 
 use super::Server;
+use crate::completion;
+use crate::output::counted;
 
 /// What a server accepts as one batch by default is 1 MiB and a little.
 const BATCH_BYTES_MAX: usize = 900 << 10;
@@ -40,7 +42,7 @@ Examples:
   printf '%s\\n' '{\"key\":\"k\",\"value\":null}' | freezeframe produce orders --json")]
 pub(crate) struct Args {
     /// The topic.
-    #[arg(value_parser = super::topics::parse_topic)]
+    #[arg(value_parser = super::topics::parse_topic, add = completion::topics())]
     topic: String,
     /// A line is KEY, this separator, and the value. \t is a tab.
     #[arg(long, value_name = "SEPARATOR", value_parser = parse_separator, conflicts_with = "json")]
@@ -95,7 +97,8 @@ pub(crate) async fn run(args: Args, server: &Server) -> anyhow::Result<()> {
     let topic = match client.topic(&args.topic).await {
         // A slip in a name would otherwise make a topic.
         Err(error @ ClientError::UnknownTopic(_)) => {
-            bail!("{error}; make it with: freezeframe topics create {}", args.topic)
+            let hint = format!("{error}; make it with: freezeframe topics create {}", args.topic);
+            return Err(anyhow::Error::from(error).context(hint));
         }
         found => found?,
     };
@@ -207,7 +210,11 @@ impl Producer {
             bail!("topic {} has no partitions", args.topic);
         }
         if let Some(partition) = args.partition.filter(|partition| *partition >= partitions) {
-            bail!("topic {} has {partitions} partitions, and none is {partition}", args.topic);
+            bail!(
+                "topic {} has {}, and none is {partition}",
+                args.topic,
+                counted(partitions, "partition")
+            );
         }
         let spelling = match (&args.key_separator, args.json) {
             (Some(separator), _) => Spelling::KeyAndValue(separator.clone()),
@@ -289,9 +296,9 @@ impl Producer {
             && self.fixed.is_none()
         {
             bail!(
-                "it was in partition {partition}, and {} has {} partitions; put all into one with --partition",
+                "it was in partition {partition}, and {} has {}; put all into one with --partition",
                 self.topic,
-                self.partitions
+                counted(self.partitions, "partition")
             );
         }
         Ok(record)

@@ -4,6 +4,7 @@ use client::tree::{Kind, Stat};
 use serde::Serialize;
 
 use super::Server;
+use crate::completion;
 use crate::moments::At;
 use crate::output::list;
 use crate::tree_path::{TreePath, mode_of, name_of, time_of};
@@ -19,7 +20,7 @@ Examples:
   freezeframe stat /files/report.csv@s1795252948259 --json")]
 pub(crate) struct Args {
     /// A path in the tree of files: it begins with a slash.
-    #[arg(value_parser = TreePath::parse)]
+    #[arg(value_parser = TreePath::parse, add = completion::paths())]
     path: TreePath,
     /// The moment as of which everything is seen.
     #[arg(long, value_parser = At::parse, value_name = "MOMENT", allow_hyphen_values = true)]

@@ -8,6 +8,7 @@ use client::{Client, NewTopic};
 use serde::Serialize;
 
 use super::Server;
+use crate::completion;
 use crate::moments::{At, date};
 use crate::output::{Output, list};
 use crate::table::Table;
@@ -90,14 +91,14 @@ struct Create {
 #[derive(Debug, clap::Args)]
 struct Delete {
     /// The topics.
-    #[arg(required = true, value_parser = parse_topic)]
+    #[arg(required = true, value_parser = parse_topic, add = completion::topics())]
     topics: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
 struct Describe {
     /// The topic.
-    #[arg(value_parser = parse_topic)]
+    #[arg(value_parser = parse_topic, add = completion::topics())]
     topic: String,
     /// As it was at a moment.
     #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hlc::{Cut, Hlc};
+use hlc::{Cut, Hlc, Moment};
 use storage::catalog::CatalogError;
 use storage::fig::FigError;
 
@@ -44,7 +44,10 @@ pub enum FileError {
     #[error("file name too long. bytes={0}")]
     NameTooLong(usize),
     /// The moment is not past yet: settle it first.
-    #[error("the moment is not past yet. asked={}, frontier={frontier}", .cut.bound())]
+    #[error(
+        "the moment is not past yet. moment={}, now={}",
+        Moment::Sys(*.cut), Moment::Sys(Cut::before(.frontier.time()))
+    )]
     NotYet {
         /// What was asked for.
         cut: Cut,

@@ -73,7 +73,19 @@ pub enum ExtractError {
         /// The plug-in.
         plugin: String,
     },
-    /// The plug-in failed, or was stopped.
+    /// The plug-in was stopped.
+    #[error("the plug-in {plugin} was stopped, for it works too long: does it loop?")]
+    PluginTooLong {
+        /// The plug-in.
+        plugin: String,
+    },
+    /// The plug-in takes longer for all of a batch than it may.
+    #[error("the plug-in {plugin} works too long for the records of one batch: send smaller ones")]
+    PluginBatch {
+        /// The plug-in.
+        plugin: String,
+    },
+    /// The plug-in failed.
     #[error("the plug-in {plugin} {why}")]
     Plugin {
         /// The plug-in.

@@ -107,7 +107,13 @@ impl Extractor {
 
     /// For the records of one batch, in order.
     pub fn session(&self) -> Session<'_> {
-        Session { extractor: self, instance: None, work: 0, work_max: plugin::WORK_BATCH }
+        Session {
+            extractor: self,
+            instance: None,
+            failed: None,
+            work: 0,
+            work_max: plugin::WORK_BATCH,
+        }
     }
 }
 
@@ -116,6 +122,8 @@ impl Extractor {
 pub struct Session<'a> {
     extractor: &'a Extractor,
     instance: Option<plugin::Instance<'a>>,
+    /// How a plug-in failed first.
+    failed: Option<ExtractError>,
     /// How much a plug-in has worked so far, in units of about one instruction …
     work: u64,
     /// … and how much it may, for what it has seen.
@@ -175,6 +183,8 @@ impl Session<'_> {
         // What broke off may have left anything behind: the next record gets a new one.
         if answer.is_ok() || matches!(answer, Err(ExtractError::NoTime { .. })) {
             self.instance = Some(instance);
+        } else if self.failed.is_none() {
+            self.failed = answer.as_ref().err().cloned();
         }
         answer
     }
@@ -184,11 +194,7 @@ impl Session<'_> {
     /// bounded by itself.
     pub fn overworked(&self) -> Option<ExtractError> {
         let plugin = self.extractor.plugin.as_ref().filter(|_| self.work > self.work_max)?;
-        Some(
-            plugin.failed(
-                "works too long for the records of one batch: send smaller ones".to_owned(),
-            ),
-        )
+        Some(plugin.overworked(self.failed.as_ref()))
     }
 }
 

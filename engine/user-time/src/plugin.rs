@@ -126,16 +126,16 @@ impl Plugin {
         check(&module)?;
         let linker = Linker::new(&engine);
         let plugin = Plugin(Arc::new(Loaded { name: name.to_owned(), module, linker }));
-        plugin.start().map_err(PluginError::Start)?;
+        plugin.start().map_err(|broken| PluginError::Start(broken.to_string()))?;
         Ok(plugin)
     }
 
     /// One for the records of a batch.
     pub(crate) fn instance(&self) -> Result<Instance<'_>, ExtractError> {
-        self.start().map_err(|why| self.failed(why))
+        self.start().map_err(|broken| self.failed(broken))
     }
 
-    fn start(&self) -> Result<Instance<'_>, String> {
+    fn start(&self) -> Result<Instance<'_>, Broken> {
         let limits = StoreLimitsBuilder::new()
             .instances(1)
             .memories(1)
@@ -150,7 +150,7 @@ impl Plugin {
         store.set_fuel(WORK_START).expect("work is counted");
         let instance = loaded.linker.instantiate_and_start(&mut store, &loaded.module);
         let instance = instance.map_err(|error| describe(&error))?;
-        let lacks = |what| move |_| format!("does not export {what}");
+        let lacks = |what| move |_| Broken::Failed(format!("does not export {what}"));
         let memory = instance.get_memory(&store, "memory").ok_or(()).map_err(lacks("memory"))?;
         let alloc =
             instance.get_typed_func(&store, "alloc").map_err(|_| ()).map_err(lacks("alloc"))?;
@@ -164,8 +164,24 @@ impl Plugin {
         Ok(Instance { plugin: self, store, memory, alloc, user_time, room, spent, _turn: turn })
     }
 
-    pub(crate) fn failed(&self, why: String) -> ExtractError {
-        ExtractError::Plugin { plugin: self.0.name.clone(), why }
+    fn failed(&self, broken: Broken) -> ExtractError {
+        let plugin = self.0.name.clone();
+        match broken {
+            Broken::TooLong => ExtractError::PluginTooLong { plugin },
+            Broken::Failed(why) => ExtractError::Plugin { plugin, why },
+        }
+    }
+
+    /// Records of one batch cost more than a batch may.
+    pub(crate) fn overworked(&self, failed: Option<&ExtractError>) -> ExtractError {
+        let plugin = self.0.name.clone();
+        match failed {
+            Some(ExtractError::Plugin { why, .. }) => ExtractError::Plugin {
+                plugin,
+                why: format!("{why}, and is started again for each such record: mend it"),
+            },
+            _ => ExtractError::PluginBatch { plugin },
+        }
     }
 }
 
@@ -199,12 +215,29 @@ fn one_line(error: &wasmi::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn describe(error: &wasmi::Error) -> String {
+/// How a plug-in came to no answer.
+enum Broken {
+    /// It was stopped.
+    TooLong,
+    /// It failed by itself.
+    Failed(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Broken::TooLong => "was stopped, for it works too long: does it loop?",
+            Broken::Failed(why) => why,
+        })
+    }
+}
+
+fn describe(error: &wasmi::Error) -> Broken {
     match error.as_trap_code() {
-        Some(TrapCode::OutOfFuel) => "was stopped, for it works too long: does it loop?".to_owned(),
-        Some(TrapCode::UnreachableCodeReached) => "panicked".to_owned(),
-        Some(code) => format!("failed: {code}"),
-        None => format!("failed: {error}"),
+        Some(TrapCode::OutOfFuel) => Broken::TooLong,
+        Some(TrapCode::UnreachableCodeReached) => Broken::Failed("panicked".to_owned()),
+        Some(code) => Broken::Failed(format!("failed: {code}")),
+        None => Broken::Failed(format!("failed: {error}")),
     }
 }
 
@@ -271,7 +304,7 @@ impl Instance<'_> {
         self.store.set_fuel(allowance).expect("work is counted");
         let answer = self.ask(key, value, timestamp, bytes);
         self.spent = allowance - self.store.get_fuel().unwrap_or(0).min(allowance);
-        match answer.map_err(|why| self.plugin.failed(why))? {
+        match answer.map_err(|broken| self.plugin.failed(broken))? {
             NONE => Err(ExtractError::NoTime { plugin: self.plugin.0.name.clone() }),
             ms => Ok(ms),
         }
@@ -283,7 +316,7 @@ impl Instance<'_> {
         value: Option<&[u8]>,
         timestamp: i64,
         bytes: usize,
-    ) -> Result<i64, String> {
+    ) -> Result<i64, Broken> {
         self.make_room(bytes)?;
         let start = self.room.0;
         let key_place = self.put(start, key)?;
@@ -292,13 +325,13 @@ impl Instance<'_> {
         self.user_time.call(&mut self.store, arguments).map_err(|error| describe(&error))
     }
 
-    fn make_room(&mut self, bytes: usize) -> Result<(), String> {
+    fn make_room(&mut self, bytes: usize) -> Result<(), Broken> {
         if bytes <= self.room.1 && self.room.1 > 0 {
             return Ok(());
         }
         const ROOM_MIN: usize = 4096;
         let wanted = bytes.next_power_of_two().max(ROOM_MIN);
-        let too_large = || format!("has no room for a record of {bytes} bytes");
+        let too_large = || Broken::Failed(format!("has no room for a record of {bytes} bytes"));
         if wanted > MEMORY_BYTES_MAX {
             return Err(too_large());
         }
@@ -312,10 +345,10 @@ impl Instance<'_> {
         Ok(())
     }
 
-    fn put(&mut self, at: u32, bytes: Option<&[u8]>) -> Result<Place, String> {
+    fn put(&mut self, at: u32, bytes: Option<&[u8]>) -> Result<Place, Broken> {
         let Some(bytes) = bytes else { return Ok((0, -1)) };
         let written = self.memory.write(&mut self.store, at as usize, bytes);
-        written.map_err(|_| "gave room outside of its memory".to_owned())?;
+        written.map_err(|_| Broken::Failed("gave room outside of its memory".to_owned()))?;
         Ok((at.cast_signed(), bytes.len() as i32))
     }
 }

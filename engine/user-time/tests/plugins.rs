@@ -39,9 +39,10 @@ fn ask(module: &[u8], value: Option<&[u8]>) -> Result<i64, ExtractError> {
 /// Why a plug-in failed; the error names it.
 fn failure(module: &[u8]) -> String {
     match ask(module, Some(b"value")) {
-        Err(ExtractError::Plugin { plugin, why }) => {
-            assert_eq!(plugin, "tested");
-            why
+        Err(error @ (ExtractError::Plugin { .. } | ExtractError::PluginTooLong { .. })) => {
+            let said = error.to_string();
+            assert!(said.starts_with("the plug-in tested "), "{said}");
+            said
         }
         other => panic!("it should fail: {other:?}"),
     }
@@ -178,6 +179,9 @@ fn a_batch_of_records_that_all_break_off_costs_too_much_soon() {
         records += 1;
         assert!(records < 10_000, "it ends");
     }
+    // It did not work long: it failed.
+    let why = session.overworked().unwrap().to_string();
+    assert!(why.contains("tested panicked, and is started again"), "{why}");
 }
 
 #[test]

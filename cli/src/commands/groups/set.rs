@@ -7,6 +7,7 @@ use hlc::Moment;
 
 use super::super::Server;
 use super::super::topics::parse_topic;
+use crate::completion;
 use crate::moments::{At, described};
 use crate::output::Output;
 use crate::table::Table;
@@ -27,12 +28,13 @@ Examples:
   freezeframe groups seek new-group --at 'yesterday 14:00' --topic orders")]
 pub(super) struct Seek {
     /// The group.
+    #[arg(add = completion::groups())]
     group: String,
     /// The moment.
     #[arg(long, value_parser = At::parse_moment, value_name = "MOMENT", allow_hyphen_values = true)]
     at: At,
     /// Only this topic. May be given more than once; a group that has committed nothing needs it.
-    #[arg(long, value_name = "TOPIC", value_parser = parse_topic)]
+    #[arg(long, value_name = "TOPIC", value_parser = parse_topic, add = completion::topics())]
     topic: Vec<String>,
     /// Say what it would do, and do nothing.
     #[arg(long)]
@@ -54,6 +56,7 @@ Examples:
   freezeframe groups restore billing --at s1795252948259")]
 pub(super) struct Restore {
     /// The group.
+    #[arg(add = completion::groups())]
     group: String,
     /// The moment, by system time.
     #[arg(long, value_parser = parse_system_moment, value_name = "MOMENT", allow_hyphen_values = true)]

@@ -64,10 +64,11 @@ pub(super) fn find(
         index += 1;
         ControlFlow::Continue(())
     })?;
+    // What is wrong with single records is told first: it is why the plug-in worked so long.
+    errors.into_result()?;
     if let Some(why) = overworked {
         return Err(Refused::new(ResponseError::InvalidRecord, format!("the batch: {why}")));
     }
-    errors.into_result()?;
     Ok(found)
 }
 

@@ -1,0 +1,127 @@
+//! What a shell is offered when a name is half typed: topics, groups and paths of the server that the rest
+//! of the line means.
+//!
+//! A server that does not answer soon has nothing to offer, and nothing is said of it: a person is typing.
+
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use clap_complete::env::CompleteEnv;
+use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use client::tree::Kind;
+use client::{Client, ClientError, Options};
+
+use crate::args::command;
+use crate::tree_path::name_of;
+
+/// The variable by which a shell's script asks for candidates.
+pub(crate) const VARIABLE: &str = "FREEZEFRAME_COMPLETE";
+/// Nobody waits longer for a name. Where nobody listens, that is known at once.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// More names than this help nobody.
+const NAMES_MAX: usize = 1000;
+
+/// Answers a shell's script and ends the process, if it is one that asks.
+pub(crate) fn answer_shell() {
+    CompleteEnv::with_factory(command).var(VARIABLE).complete();
+}
+
+/// Names of topics.
+pub(crate) fn topics() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| offer(typed, Offered::Topics))
+}
+
+/// Names of groups.
+pub(crate) fn groups() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| offer(typed, Offered::Groups))
+}
+
+/// Names of topics, and paths in the tree of files.
+pub(crate) fn paths() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| match typed.to_str() {
+        Some(text) if text.starts_with('/') => offer(typed, Offered::Paths),
+        _ => offer(typed, Offered::Topics),
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Offered {
+    Topics,
+    Groups,
+    Paths,
+}
+
+fn offer(typed: &OsStr, offered: Offered) -> Vec<CompletionCandidate> {
+    let Some(typed) = typed.to_str() else { return Vec::new() };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let bootstrap = bootstrap_of(std::env::args_os())
+        .or_else(|| std::env::var("FREEZEFRAME_BOOTSTRAP").ok())
+        .unwrap_or_else(|| "127.0.0.1:9092".to_owned());
+    let names = runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, names(&bootstrap, typed, offered)).await
+    });
+    let mut names = names.ok().and_then(Result::ok).unwrap_or_default();
+    names.retain(|name| name.starts_with(typed));
+    names.sort_unstable();
+    names.truncate(NAMES_MAX);
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+async fn names(bootstrap: &str, typed: &str, offered: Offered) -> Result<Vec<String>, ClientError> {
+    let mut client = Client::connect(bootstrap, Options::default()).await?;
+    match offered {
+        Offered::Topics => {
+            let topics = client.topics().await?.into_iter();
+            Ok(topics.filter(|topic| !topic.is_internal).map(|topic| topic.name).collect())
+        }
+        Offered::Groups => {
+            Ok(client.groups().await?.into_iter().map(|group| group.group).collect())
+        }
+        Offered::Paths => paths_below(&mut client, typed).await,
+    }
+}
+
+/// The paths in the directory that is typed to its end.
+async fn paths_below(client: &mut Client, typed: &str) -> Result<Vec<String>, ClientError> {
+    let directory = typed.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let at = if directory.is_empty() { "/" } else { directory };
+    let listed = client.tree_list(at, 0, false).await?;
+    let path = |name: &str, kind| {
+        let end = if kind == Kind::Directory { "/" } else { "" };
+        format!("{directory}/{name}{end}")
+    };
+    Ok(listed.iter().map(|listed| path(&name_of(&listed.name), listed.kind)).collect())
+}
+
+/// The server that a line names.
+fn bootstrap_of(words: impl Iterator<Item = OsString>) -> Option<String> {
+    const OPTION: &str = "--bootstrap";
+    let mut found = None;
+    let mut words = words.filter_map(|word| word.into_string().ok());
+    while let Some(word) = words.next() {
+        if word == OPTION {
+            found = words.next();
+        } else if let Some(server) =
+            word.strip_prefix(OPTION).and_then(|rest| rest.strip_prefix('='))
+        {
+            found = Some(server.to_owned());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_the_one_that_the_line_names_last() {
+        let of = |line: &str| bootstrap_of(line.split(' ').map(OsString::from));
+        assert_eq!(of("freezeframe cat a"), None);
+        assert_eq!(of("freezeframe --bootstrap h:1 cat a").as_deref(), Some("h:1"));
+        assert_eq!(of("freezeframe --bootstrap=h:1 cat a --bootstrap h:2").as_deref(), Some("h:2"));
+        assert_eq!(of("freezeframe cat a --bootstrap"), None);
+    }
+}

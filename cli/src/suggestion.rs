@@ -1,0 +1,51 @@
+//! What somebody may have meant who named a topic or group that is not there.
+
+use anyhow::anyhow;
+use broker::{distance, nearest};
+use client::ClientError;
+
+use crate::commands::Server;
+use crate::output::told;
+
+/// The same error; with the name that is nearest to the one that is not there, if one is near.
+pub(crate) async fn with_suggestion(server: &Server, error: anyhow::Error) -> anyhow::Error {
+    match near_name(server, &error).await {
+        Some(near) => anyhow!("{}; did you mean {near}?", told(&error)),
+        None => error,
+    }
+}
+
+async fn near_name(server: &Server, error: &anyhow::Error) -> Option<String> {
+    let error = error.downcast_ref::<ClientError>()?;
+    let (ClientError::UnknownTopic(name) | ClientError::UnknownGroup(name)) = error else {
+        return None;
+    };
+    let mut client = server.connect().await.ok()?;
+    let names: Vec<String> = match error {
+        ClientError::UnknownTopic(_) => {
+            client.topics().await.ok()?.into_iter().map(|topic| topic.name).collect()
+        }
+        _ => client.groups().await.ok()?.into_iter().map(|group| group.group).collect(),
+    };
+    near_of(name, &names).map(str::to_owned)
+}
+
+/// Of short names, each is near to each: one letter in three may be wrong.
+fn near_of<'a>(name: &str, names: &'a [String]) -> Option<&'a str> {
+    let near = nearest(name, names.iter().map(String::as_str))?;
+    (distance(name, near) * 3 <= name.chars().count()).then_some(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_told_from_another_name() {
+        let names = ["orders".to_owned(), "t".to_owned()];
+        assert_eq!(near_of("ordres", &names), Some("orders"));
+        assert_eq!(near_of("order", &names), Some("orders"));
+        assert_eq!(near_of("payments", &names), None);
+        assert_eq!(near_of("u", &names), None);
+    }
+}
