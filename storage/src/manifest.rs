@@ -23,7 +23,7 @@ use crate::index::Tip;
 use crate::log::{LogId, Offset};
 use crate::part::Layout;
 pub(crate) use edit::{ManifestChange, ManifestEdit};
-use edit::{PAGE_BYTES, apply_edits};
+use edit::{PAGE_BYTES, apply_edits, apply_readable};
 pub(crate) use writer::ManifestWriter;
 
 /// The name of the manifest, in the journal's directory.
@@ -248,10 +248,6 @@ impl Manifest {
     /// Reads what of a damaged manifest can be read, whatever its checksum says: for a person, and for
     /// nothing else. `None` if it does not begin as one.
     pub fn decode_damaged(bytes: &[u8]) -> Option<Manifest> {
-        if let Some((mut manifest, pages)) = Manifest::decode_snapshot(bytes) {
-            let _ = apply_edits(&mut manifest, pages);
-            return Some(manifest);
-        }
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
         if &header[..8] != MAGIC {
             return None;
@@ -263,7 +259,14 @@ impl Manifest {
         let logs = rest[logs_at..].chunks_exact(LOG_BYTES).take(usize::try_from(log_count).ok()?);
         let logs = logs.map(decode_log).collect();
         let (sequence, indexed_to) = (u64_at(header, 16), u64_at(header, 24));
-        Some(Manifest { sequence, indexed_to, parts, logs })
+        let mut manifest = Manifest { sequence, indexed_to, parts, logs };
+        let count = |at| usize::try_from(u64_at(header, at)).ok();
+        let length = snapshot_bytes(count(32)?, count(40)?);
+        let pages_at = length.and_then(|length| length.checked_next_multiple_of(PAGE_BYTES));
+        if let Some(pages) = pages_at.and_then(|at| bytes.get(at..)) {
+            apply_readable(&mut manifest, pages);
+        }
+        Some(manifest)
     }
 
     /// Reads the manifest; one that says nothing if there is none yet.
