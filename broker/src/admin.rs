@@ -1,6 +1,13 @@
 //! The admin port: health, readiness, metrics, confirming the clock, and questions about the past.
+//!
+//! A supervisor that cannot ask takes the server for dead, so nobody can keep others out: where all places are taken, whoever
+//! has been connected longest makes room. A question's head must be there within `HEAD_MAX`, and no connection, however
+//! slowly it sends or reads, lives longer than `LIFE_MAX` and `LAST_ANSWER_MAX`.
 
+use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -9,8 +16,12 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use compat_kafka::HistoryErrorCode;
-use tokio::net::TcpListener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::http_answer::refuse_with;
 use crate::http_hosts::HttpHosts;
@@ -19,6 +30,17 @@ use crate::{api, http_hosts, metrics};
 
 type Shared = State<Arc<Status>>;
 
+/// How many may be connected.
+const CONNECTIONS_MAX: usize = 32;
+/// How long the head of a question may take, also the first one.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+/// How long a connection may ask one question after the other.
+const LIFE_MAX: Duration = Duration::from_secs(60);
+/// How long the last question may take, and its answer: one about a moment that is not past yet waits for up to 60 s.
+const LAST_ANSWER_MAX: Duration = Duration::from_secs(90);
+/// How long nobody is accepted where that fails.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// Answers until `stop` turns true, and then whatever was asked before.
 pub(crate) async fn serve(
     status: Arc<Status>,
@@ -26,7 +48,51 @@ pub(crate) async fn serve(
     listener: TcpListener,
     mut stop: watch::Receiver<bool>,
 ) {
-    let routes = Router::new()
+    let routes = routes(status, hosts);
+    let (mut connections, mut by_age) = (JoinSet::new(), VecDeque::new());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = accepted.inspect_err(|error| {
+            tracing::debug!(%error, "a connection to the admin port was not accepted");
+        }) else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        by_age.retain(|connection: &tokio::task::AbortHandle| !connection.is_finished());
+        if by_age.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = by_age.pop_front()
+        {
+            oldest.abort();
+        }
+        by_age.push_back(connections.spawn(answer(stream, routes.clone(), stop.clone())));
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Answers what one connection asks.
+async fn answer(stream: TcpStream, routes: Router, mut stop: watch::Receiver<bool>) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    let mut connection = pin!(connection);
+    tokio::select! {
+        // How a client goes away is its own affair.
+        _ = connection.as_mut() => return,
+        _ = stop.wait_for(|stop| *stop) => {}
+        () = tokio::time::sleep(LIFE_MAX) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(LAST_ANSWER_MAX, connection).await;
+}
+
+fn routes(status: Arc<Status>, hosts: HttpHosts) -> Router {
+    Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(read_metrics))
@@ -35,13 +101,7 @@ pub(crate) async fn serve(
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(hosts, http_hosts::check))
-        .with_state(status);
-    let stopped = async move {
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stopped).await {
-        tracing::error!(%error, "the admin port ended");
-    }
+        .with_state(status)
 }
 
 /// Whoever tries the port in a browser learns what there is.

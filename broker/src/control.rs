@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use storage::timekeeper::Timekeeper;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 /// The socket's name in the data directory.
@@ -26,8 +27,10 @@ const SOCKET: &str = "control.sock";
 const SOCKET_BEFORE: &str = "control.sock.new";
 /// No question and no answer is longer.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// How long somebody who has connected may take to ask.
+/// How long somebody who has connected may take to ask, and to take the answer.
 const ASK_MAX: Duration = Duration::from_secs(10);
+/// How many may ask at the same time.
+const CONNECTIONS_MAX: usize = 16;
 /// How long an answer may take: what is mounted over may wait for a disk.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
@@ -200,11 +203,17 @@ impl Control {
 }
 
 async fn listen(listener: UnixListener, parts: ControlParts) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                    tracing::debug!("too many ask at the control socket; refused");
+                    continue;
+                };
                 let parts = parts.clone();
                 tokio::spawn(async move {
+                    let _place = place;
                     if let Err(error) = serve(stream, parts).await {
                         tracing::debug!(%error, "somebody asked and did not hear the answer");
                     }
@@ -229,7 +238,7 @@ async fn serve(mut stream: tokio::net::UnixStream, parts: ControlParts) -> io::R
     };
     let mut line = serde_json::to_vec(&answer)?;
     line.push(b'\n');
-    writing.write_all(&line).await
+    tokio::time::timeout(ASK_MAX, writing.write_all(&line)).await?
 }
 
 fn answer(request: Request, parts: &ControlParts) -> Answer {
