@@ -1,30 +1,58 @@
 //! How many files and sockets this process may have open.
 //!
-//! Every connection has one, and so many of the journal's files are open as the limit leaves room for.
-//! Systems often give a process 1024 softly and far more if it asks; so it asks.
+//! The journal's files have theirs, and some are kept for everything else that the server opens; clients' connections
+//! are limited to the rest, so that no number of clients keeps the store from opening a file. Systems often give a
+//! process 1024 softly and far more if it asks; so it asks.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Below this a server with some clients runs out.
-const ENOUGH: u64 = 4096;
+/// What is kept beside the journal's: for the admin port (at most 32), the control socket, mounts, the catalog, files that
+/// are being written, and connections that are refused.
+const OTHERS: u64 = 128;
+/// However low the limit is, so many clients may connect.
+const CONNECTIONS_LEAST: u64 = 8;
 
-/// Raises the soft limit to the hard one, and says what it is.
-pub(crate) fn raise() {
+/// Raises the soft limit to the hard one, and returns it: `None` if there is none.
+pub(crate) fn raise() -> Option<u64> {
     let before = getrlimit(Resource::Nofile);
     let raised = raised(before);
     if let Err(error) = &raised {
         tracing::warn!(%error, "the limit on open files and sockets was not raised");
     }
-    match raised.unwrap_or(before).current {
-        Some(limit) if limit < ENOUGH => tracing::warn!(
+    raised.unwrap_or(before).current
+}
+
+/// How many connections of clients a process may have that may open `limit` files and sockets, if `wanted` are.
+/// Says what it is.
+pub(crate) fn connections_max(limit: Option<u64>, wanted: usize) -> usize {
+    let Some(limit) = limit else {
+        tracing::info!(connections = wanted, "any number of files and sockets may be open at once");
+        return wanted;
+    };
+    let kept = storage::disk::descriptors_max(Some(limit)) + OTHERS;
+    let rest = limit.saturating_sub(kept).max(CONNECTIONS_LEAST);
+    let connections = usize::try_from(rest).unwrap_or(usize::MAX).min(wanted);
+    if connections < wanted {
+        let enough = needed_for(wanted as u64);
+        tracing::warn!(
             limit,
-            "few files and sockets may be open at once: raise the hard limit (ulimit -Hn, LimitNOFILE=) to {ENOUGH} or more"
-        ),
-        Some(limit) => tracing::info!(limit, "files and sockets that may be open at once"),
-        None => tracing::info!("any number of files and sockets may be open at once"),
+            connections,
+            "few files and sockets may be open at once: for {wanted} connections (max.connections), raise the hard limit (ulimit -Hn, LimitNOFILE=) to {enough}"
+        );
+    } else {
+        tracing::info!(limit, connections, "files and sockets that may be open at once");
     }
+    connections
+}
+
+/// The limit that leaves room for so many connections.
+fn needed_for(connections: u64) -> u64 {
+    let most = connections + OTHERS + storage::disk::descriptors_max(None);
+    // Below its most, the store takes a quarter.
+    let quarter = (connections + OTHERS).saturating_mul(4).div_ceil(3) + 1;
+    quarter.min(most)
 }
 
 fn raised(before: Rlimit) -> io::Result<Rlimit> {
@@ -45,7 +73,20 @@ mod tests {
         let less = hard.map_or(8000, |hard| hard - 1);
         let low = Rlimit { current: Some(less), maximum: hard };
         setrlimit(Resource::Nofile, low).expect("less can be had");
-        raise();
+        assert_eq!(raise(), hard);
         assert_eq!(getrlimit(Resource::Nofile).current, hard);
+    }
+
+    #[test]
+    fn clients_are_left_what_the_store_does_not_need() {
+        assert_eq!(connections_max(None, 4096), 4096);
+        assert_eq!(connections_max(Some(1 << 20), 4096), 4096);
+        assert_eq!(connections_max(Some(1024), 4096), 1024 - 256 - 128);
+        assert_eq!(connections_max(Some(256), 4096), 64);
+        assert_eq!(connections_max(Some(256), 10), 10, "no more than are wanted");
+        assert_eq!(connections_max(Some(64), 4096), 8, "some, however low the limit is");
+        for wanted in [1, 64, 640, 2000, 4096, 100_000] {
+            assert_eq!(connections_max(Some(needed_for(wanted)), wanted as usize), wanted as usize);
+        }
     }
 }

@@ -21,14 +21,15 @@ const RUNTIME_END_MAX: Duration = Duration::from_secs(1);
 /// # Errors
 /// It does not start, or the store has stopped.
 pub fn run(
-    config: Config,
+    mut config: Config,
     ready: impl FnOnce(&Running) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     tell_devices();
-    descriptors::raise();
+    let connections = &mut config.kafka_face.connections_max;
+    *connections = descriptors::connections_max(descriptors::raise(), *connections);
     let runtime = runtime().context("start the runtime")?;
     let ended = runtime.block_on(serve(config, ready));
     runtime.shutdown_timeout(RUNTIME_END_MAX);

@@ -8,6 +8,7 @@ mod real;
 use std::io;
 use std::sync::Arc;
 
+pub use handles::descriptors_max;
 pub use memory::{Fault, MemoryDisk};
 pub use read_only::{ReadOnlyDisk, open_read_only};
 pub use real::RealDisk;
@@ -111,6 +112,12 @@ pub trait DiskFile: Send + Sync + 'static {
     /// The disk fails.
     fn punch(&self, range: std::ops::Range<u64>) -> io::Result<()>;
 
+    /// Keeps the file open from its next use on, or not any more. A file that is not held may be closed while nobody
+    /// uses it, and opening it again fails where the process is out of descriptors.
+    fn hold_open(&self, is_held: bool) {
+        let _ = is_held;
+    }
+
     /// Puts the file's bytes on stable storage.
     ///
     /// # Errors
@@ -153,6 +160,12 @@ pub fn is_data_loss(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     let kinds = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof, io::ErrorKind::NotFound];
     kinds.contains(&error.kind()) || code.is_some_and(|code| LOSSES.contains(&code))
+}
+
+/// Whether an error says that no file can be opened now: nothing was done, and it can be tried again.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
 /// Reads exactly `buffer.len()` bytes.

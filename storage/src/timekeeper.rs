@@ -149,6 +149,7 @@ impl BoundFile {
             }
             Err(error) => return Err(error),
         };
+        file.hold_open(true);
         Ok(BoundFile { file, newest: newest.unwrap_or_default() })
     }
 

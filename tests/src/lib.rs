@@ -197,7 +197,26 @@ impl Server {
     /// # Errors
     /// It did not start; the error holds what it said.
     pub fn start(data: &Path, arguments: &[&str]) -> anyhow::Result<Server> {
-        let mut process = Command::new(freezeframe())
+        Server::start_by(Command::new(freezeframe()), data, arguments)
+    }
+
+    /// The same, in a process that may open so many files and sockets.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_with_descriptors(
+        limit: u32,
+        data: &Path,
+        arguments: &[&str],
+    ) -> anyhow::Result<Server> {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"ulimit -n "$1" && shift && exec "$@""#, "sh", &limit.to_string()]);
+        command.arg(freezeframe());
+        Server::start_by(command, data, arguments)
+    }
+
+    fn start_by(mut command: Command, data: &Path, arguments: &[&str]) -> anyhow::Result<Server> {
+        let mut process = command
             .arg("serve")
             .arg("--data-dir")
             .arg(data)
@@ -238,6 +257,14 @@ impl Server {
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// What it has said on standard error.
+    ///
+    /// # Panics
+    /// Somebody panicked with it.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().expect("nobody panics with it")).into_owned()
     }
 
     /// Whether it is still the process that was started, and alive.

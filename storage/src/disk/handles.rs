@@ -8,6 +8,8 @@
 //!   to another file, the file is opened, and then stays open for as long as somebody holds it.
 //! - A file that was written and not synced since stays open: of a file that was closed, the kernel may
 //!   forget that it could not write it.
+//! - The file that the journal is written to, and that of its bound, stay open: a write that fails must be taken back, and
+//!   that must not depend on a descriptor.
 //! - A name that belongs to another file by now is noticed, and not read.
 //!
 //! Locks are taken in the order *names*, *state of a file*, *queue*; and who closes files tries for the
@@ -23,12 +25,27 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// How many are open at the most, with two descriptors each.
+use super::is_out_of_descriptors;
+
+/// How many descriptors a file takes, once it is used around the page cache.
+const DESCRIPTORS_EACH: u64 = 2;
+/// How many are open at the most.
 const OPEN_MAX_MOST: usize = 1024;
 /// No more than this part of the descriptors that the process may have.
 const LIMIT_PART: u64 = 4;
 /// Fewer than this would only be opened again at once.
 const OPEN_MAX_LEAST: usize = 32;
+
+/// How many files are open at the most, where the process may have `limit` descriptors.
+fn open_max(limit: Option<u64>) -> usize {
+    let part = limit.map_or(u64::MAX, |limit| limit / LIMIT_PART / DESCRIPTORS_EACH);
+    usize::try_from(part).unwrap_or(usize::MAX).clamp(OPEN_MAX_LEAST, OPEN_MAX_MOST)
+}
+
+/// How many descriptors the files of a journal take at the most, where the process may have `limit` (any number, if `None`).
+pub fn descriptors_max(limit: Option<u64>) -> u64 {
+    open_max(limit) as u64 * DESCRIPTORS_EACH
+}
 
 /// An open file.
 #[derive(Debug)]
@@ -52,6 +69,8 @@ struct State {
     handle: Option<Arc<Handle>>,
     /// Whether it has lost its name, and so cannot be opened again.
     is_nameless: bool,
+    /// Whether it is to stay open: to open it again might fail.
+    is_held_open: bool,
     /// Counts what was begun to be written and what was, and how much of that a sync began with.
     written: u64,
     synced: u64,
@@ -59,7 +78,7 @@ struct State {
 
 impl State {
     fn may_close(&self) -> bool {
-        !self.is_nameless && self.written == self.synced
+        !self.is_nameless && !self.is_held_open && self.written == self.synced
     }
 }
 
@@ -96,18 +115,11 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
-    matches!(code, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
-}
-
 impl Handles {
     /// As many open as the process's limit leaves room for.
     pub(super) fn of(directory: &Path) -> Arc<Handles> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let part = limit.map_or(u64::MAX, |limit| limit / LIMIT_PART / 2);
-        let open_max = usize::try_from(part).unwrap_or(usize::MAX);
-        Handles::with(directory, open_max.clamp(OPEN_MAX_LEAST, OPEN_MAX_MOST))
+        Handles::with(directory, open_max(limit))
     }
 
     pub(super) fn with(directory: &Path, open_max: usize) -> Arc<Handles> {
@@ -132,6 +144,7 @@ impl Handles {
         let state = State {
             name: name.to_owned(),
             is_nameless: false,
+            is_held_open: false,
             written: 0,
             synced: 0,
             handle: None,
@@ -275,6 +288,11 @@ impl Held {
         self.ensure(&mut state)
     }
 
+    /// Keeps the file open from its next use on, or not any more.
+    pub(super) fn hold_open(&self, is_held: bool) {
+        self.shared.state.lock().is_held_open = is_held;
+    }
+
     /// Writes to the file with `write`. It stays open until all of that was synced.
     pub(super) fn write(&self, write: impl FnOnce(&Handle) -> io::Result<()>) -> io::Result<()> {
         self.shared.was_used.store(true, Ordering::Relaxed);
@@ -312,15 +330,20 @@ impl Held {
 
     /// The file, opened to go around the page cache.
     pub(super) fn direct<'a>(&self, handle: &'a Handle) -> Option<&'a File> {
-        let open = || {
-            let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
-            let options = OpenOptions::new().read(true).write(true).custom_flags(flags).clone();
-            let path = self.handles.path(&self.shared.state.lock().name);
-            let direct = options.open(path).ok()?;
-            // The name may belong to another file by now.
-            (identity(&direct).ok()? == self.shared.identity).then_some(direct)
+        if let Some(direct) = handle.direct.get() {
+            return direct.as_ref();
+        }
+        let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+        let options = OpenOptions::new().read(true).write(true).custom_flags(flags).clone();
+        let path = self.handles.path(&self.shared.state.lock().name);
+        let direct = match options.open(path) {
+            // The page cache will do, until there is a descriptor.
+            Err(error) if is_out_of_descriptors(&error) => return None,
+            opened => opened.ok(),
         };
-        handle.direct.get_or_init(open).as_ref()
+        // The name may belong to another file by now.
+        let is_same = |file: &File| identity(file).is_ok_and(|id| id == self.shared.identity);
+        handle.direct.get_or_init(|| direct.filter(is_same)).as_ref()
     }
 }
 

@@ -20,6 +20,8 @@ const SLICES_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
+    /// Open at all times: to sync names takes no descriptor.
+    names: File,
     handles: Arc<Handles>,
 }
 
@@ -34,7 +36,11 @@ impl RealDisk {
         if let Some(parent) = fs::canonicalize(directory)?.parent() {
             File::open(parent)?.sync_all()?;
         }
-        Ok(RealDisk { directory: directory.to_owned(), handles: Handles::of(directory) })
+        Ok(RealDisk {
+            directory: directory.to_owned(),
+            names: File::open(directory)?,
+            handles: Handles::of(directory),
+        })
     }
 
     fn held(&self, name: &str, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
@@ -70,7 +76,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        File::open(&self.directory)?.sync_all()
+        self.names.sync_all()
     }
 }
 
@@ -132,6 +138,10 @@ impl DiskFile for RealFile {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             punched => punched,
         }
+    }
+
+    fn hold_open(&self, is_held: bool) {
+        self.0.hold_open(is_held);
     }
 
     fn sync(&self) -> io::Result<()> {

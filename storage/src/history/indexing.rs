@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::History;
+use crate::disk::is_out_of_descriptors;
 use crate::filed::index_name;
 use crate::index::{Index, IndexBuilder, Links, Placed, RunPlace, Tip};
 use crate::journal::Segment;
@@ -37,8 +38,12 @@ impl History {
     }
 
     fn index_segment(&self, segment: &Arc<Segment>, end: u64) -> io::Result<()> {
-        // It may have been written without a sync.
-        segment.sync().inspect_err(|error| self.lose(segment, error))?;
+        // It may have been written without a sync. A file that cannot be opened now is not one that cannot be synced.
+        segment.sync().inspect_err(|error| {
+            if !is_out_of_descriptors(error) {
+                self.lose(segment, error);
+            }
+        })?;
         let name = index_name(segment.name());
         let (reached, index) = self.write_index(segment, end, &name).inspect_err(|_| {
             // What of it was written takes room that may be what is missing.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::data_file::DataFile;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, is_out_of_descriptors};
 
 /// The length of a segment's header; positions begin behind it.
 pub const SEGMENT_HEADER_BYTES: u64 = 64;
@@ -74,13 +74,18 @@ impl Segment {
     }
 
     /// Puts it on stable storage. Never tried again after a failure, by whomever: the kernel forgets
-    /// what it could not write, and says so only once.
+    /// what it could not write, and says so only once. Where there was no descriptor to open the file again, nothing has
+    /// failed: the kernel was not asked.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let mut failed = self.sync_failed.lock();
         if let Some(why) = &*failed {
             return Err(io::Error::other(why.clone()));
         }
-        self.file().sync().inspect_err(|error| *failed = Some(error.to_string()))
+        self.file().sync().inspect_err(|error| {
+            if !is_out_of_descriptors(error) {
+                *failed = Some(error.to_string());
+            }
+        })
     }
 
     /// Creates the segment that begins at `start`, its header and name on stable storage.

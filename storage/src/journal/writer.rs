@@ -26,7 +26,7 @@ const BLOCKS_BYTES_MIN: u64 = 256 << 10;
 /// A group could not be written.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// Nothing of it remains, and the journal goes on: usually the disk is full.
+    /// Nothing of it remains, and the journal goes on: usually the disk is full, or no file can be opened.
     Refused(io::Error),
     /// What is on the disk is not known any more: no write may follow.
     Broken { doing: &'static str, source: io::Error },
@@ -93,6 +93,7 @@ impl Journal {
         let current = segments.last();
         if let Some(current) = &current {
             current.data.set_final(current.at(end));
+            current.file().hold_open(true);
         }
         Journal {
             disk,
@@ -242,6 +243,8 @@ impl Journal {
             let _ = self.disk.remove(&super::segment_name(self.end));
             WriteError::Refused(error)
         })?;
+        // To take a write back must not depend on a descriptor.
+        segment.file().hold_open(true);
         let segment = Arc::new(segment);
         self.segments.push(Arc::clone(&segment));
         self.current = Some(segment);
@@ -270,6 +273,7 @@ impl Journal {
         }
         let (segment, end, leaves) = (Arc::clone(&current), self.end, self.leaves.take());
         sealed(Sealed { segment, end, leaves }).map_err(WriteError::Refused)?;
+        current.file().hold_open(false);
         self.current = None;
         if self.synced_to < self.end {
             self.unsynced.push(current);

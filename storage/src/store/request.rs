@@ -111,7 +111,7 @@ pub enum AppendError<R> {
     #[error("{0}")]
     Time(TimeError),
     /// The disk did not take it; reads go on, and so will writes once there is room.
-    #[error("the disk refused a write: {0}; free space on it")]
+    #[error("the disk refused a write: {0}")]
     Disk(Arc<str>),
     /// How far the log has come cannot be read.
     #[error("an index cannot be read: {0}; a damaged one is made anew: try again")]

@@ -10,6 +10,7 @@ use parking_lot::MutexGuard;
 use super::{
     Append, AppendError, Appended, Durability, QueueState, Request, Results, Shared, Stage,
 };
+use crate::disk::{is_full, is_out_of_descriptors};
 use crate::history::SealedSegment;
 use crate::journal::{FRAME_BYTES, Frame, Journal, Sealed, WriteError, padded};
 use crate::log::{Entry, Log, LogId, Offset, entry_of};
@@ -293,6 +294,10 @@ fn hand_over<S: Stage>(
 
 fn describe(error: &WriteError) -> String {
     match error {
+        WriteError::Refused(source) if is_full(source) => format!("{source}; free space on it"),
+        WriteError::Refused(source) if is_out_of_descriptors(source) => {
+            format!("{source}; let the process open more files (ulimit -Hn, LimitNOFILE=)")
+        }
         WriteError::Refused(source) => source.to_string(),
         WriteError::Broken { doing, source } => format!("{doing}: {source}"),
     }

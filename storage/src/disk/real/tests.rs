@@ -26,7 +26,8 @@ impl Scratch {
     }
 
     fn disk(&self, open_max: usize) -> RealDisk {
-        RealDisk { directory: self.0.clone(), handles: Handles::with(&self.0, open_max) }
+        let names = File::open(&self.0).unwrap();
+        RealDisk { directory: self.0.clone(), names, handles: Handles::with(&self.0, open_max) }
     }
 }
 
@@ -45,7 +46,8 @@ fn all(file: &dyn DiskFile) -> Vec<u8> {
 fn descriptors_of(directory: &Path) -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap();
     let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
-    targets.filter(|target| target.starts_with(directory)).count()
+    // The directory itself is open too, once.
+    targets.filter(|target| target.starts_with(directory) && target != directory).count()
 }
 
 #[test]
@@ -73,6 +75,24 @@ fn f17_ten_thousand_files_that_are_held_take_so_many_descriptors_and_no_more() {
     }
     let reopened = disk.handles.reopened.load(Ordering::Relaxed) - before;
     assert!(reopened <= 20, "{reopened} were opened again");
+}
+
+#[test]
+fn a_file_that_is_held_open_stays_open_until_it_is_not_held_any_more() {
+    let scratch = Scratch::new("held-open");
+    let disk = scratch.disk(1);
+    let held = disk.create("held").unwrap();
+    held.hold_open(true);
+    let others: Vec<_> = (0..10).map(|nth| disk.create(&nth.to_string()).unwrap()).collect();
+    assert!(others.iter().all(|other| all(&**other).is_empty()));
+    let before = disk.handles.reopened.load(Ordering::Relaxed);
+    held.write_at(&mut [IoSlice::new(b"x")], 0).unwrap();
+    held.sync().unwrap();
+    assert_eq!(disk.handles.reopened.load(Ordering::Relaxed), before, "it was open all along");
+    held.hold_open(false);
+    assert!(others.iter().all(|other| all(&**other).is_empty()));
+    assert_eq!(all(&*held), b"x");
+    assert!(disk.handles.reopened.load(Ordering::Relaxed) > before, "it was closed");
 }
 
 /// The kernel may forget of a file that was closed that it could not write it.

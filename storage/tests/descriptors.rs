@@ -1,0 +1,89 @@
+//! A process that is out of descriptors: writes are refused, taken back whole, and taken again later. In a binary of its own,
+//! for the limit is that of the process.
+
+mod harness;
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use harness::{Rig, TempDir, append};
+use hlc::OsClock;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use storage::disk::RealDisk;
+use storage::{AppendError, Durability, LogId, Options};
+
+/// Few enough that they can be used up.
+const LIMIT: u64 = 256;
+
+fn open(directory: &TempDir) -> Rig {
+    let disk = Arc::new(RealDisk::open(directory.path()).expect("a disk"));
+    let options =
+        Options { segment_bytes_max: 64 << 10, tended_by_hand: true, ..Options::default() };
+    Rig::open_on(disk, options, Arc::new(OsClock)).expect("it opens")
+}
+
+/// Opens files until there is no descriptor left.
+fn use_up() -> Vec<File> {
+    let mut hogs = Vec::new();
+    loop {
+        match File::open("/dev/null") {
+            Ok(hog) => hogs.push(hog),
+            Err(error) => {
+                let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+                assert_eq!(code, Some(rustix::io::Errno::MFILE), "{error}");
+                return hogs;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> io::Result<()> {
+    let hard = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum: hard })?;
+    let directory = TempDir::new("descriptors");
+    let rig = open(&directory);
+    let mut acknowledged = Vec::new();
+    let mut write = |rig: &Rig, nth: u32| {
+        let payload = vec![nth as u8; 10_000];
+        let written = rig.append(vec![append(1, &payload)], Durability::Synced).remove(0);
+        acknowledged.extend(written.is_ok().then_some(nth as u8));
+        written
+    };
+    for nth in 0..40 {
+        write(&rig, nth).expect("there are descriptors");
+    }
+    let mut refused = 0;
+    for round in 0..3 {
+        let hogs = use_up();
+        for nth in 0..40 {
+            match write(&rig, 40 + round * 80 + nth) {
+                Ok(_) => {}
+                Err(AppendError::Disk(why)) => {
+                    assert!(why.contains("open more files"), "{why}");
+                    refused += 1;
+                }
+                Err(error) => panic!("the store goes on: {error}"),
+            }
+            // What closed files of the journal made room for.
+            let more = use_up();
+            // What is sealed cannot be opened, which does not mean that it cannot be synced.
+            let _ = rig.store.tend();
+            assert_eq!(rig.store.stopped(), None);
+            drop(more);
+        }
+        drop(hogs);
+        for nth in 40..80 {
+            write(&rig, 40 + round * 80 + nth).expect("there are descriptors again");
+        }
+    }
+    assert!(refused > 0, "a segment was to begin and could not");
+    let kept = |rig: &Rig| -> Vec<u8> {
+        rig.read(LogId(1)).iter().map(|entry| entry.payload[0]).collect()
+    };
+    assert_eq!(kept(&rig), acknowledged);
+    drop(rig);
+    assert_eq!(kept(&open(&directory)), acknowledged);
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! More clients than there are descriptors: the store has what it needs, and serves those who are in.
+
+use std::net::TcpStream;
+
+use bytes::Bytes;
+use kafka_records::{BatchBuilder, Batches, Codec};
+use tests::wire::Wire;
+use tests::{Directory, Server, get};
+
+/// Few: 64 are kept for the journal and 128 for the rest.
+const LIMIT: u32 = 256;
+const CLIENTS: usize = 400;
+
+fn batch(nth: i64) -> Bytes {
+    let value = vec![b'x'; 100 << 10];
+    BatchBuilder::new(Codec::None).record(nth, None, Some(&value), &[]).build()
+}
+
+/// How often a message was said.
+fn count(said: &str, message: &str) -> usize {
+    said.matches(message).count()
+}
+
+#[test]
+fn more_clients_than_descriptors_do_not_keep_the_store_from_rolling_segments() {
+    let data = Directory::new();
+    let arguments = ["--set", "storage.segment-bytes=1MiB"];
+    let mut server =
+        Server::start_with_descriptors(LIMIT, data.path(), &arguments).expect("the server starts");
+    let mut good = Wire::connect(server.kafka);
+    good.create("t", 1, &[]);
+    let mut crowd: Vec<TcpStream> = Vec::new();
+    let mut written = 0;
+    for _ in 0..4 {
+        for _ in 0..CLIENTS / 4 {
+            crowd.extend(TcpStream::connect(server.kafka).ok());
+        }
+        // Several segments of a MiB each, with all who came still there.
+        for _ in 0..40 {
+            assert_eq!(good.produce("t", 0, &batch(written)), (0, written));
+            written += 1;
+        }
+        let (status, said) = get(server.http, "/healthz").expect("the admin port answers");
+        assert_eq!((status, said.as_str()), (200, "ok\n"));
+    }
+    let mut read = 0;
+    while read < written {
+        let (error, end, batches) = good.fetch("t", 0, read);
+        assert_eq!((error, end), (0, written));
+        let last = Batches::new(&batches).last().expect("a batch").expect("a whole one");
+        read = last.0.last_offset() + 1;
+    }
+    assert!(server.is_running());
+    let said = server.said();
+    assert!(said.contains("max.connections"), "what it lacks was said at the start: {said}");
+    // Hundreds were refused.
+    let warnings = count(&said, "connections are not accepted");
+    assert!((1..10).contains(&warnings), "{warnings} warnings: {said}");
+    drop(crowd);
+    assert_eq!(server.stop().expect("it stops").code(), Some(0));
+}
+
+#[test]
+fn the_admin_port_answers_while_others_sit_on_it() {
+    let data = Directory::new();
+    let mut server = Server::start(data.path(), &[]).expect("the server starts");
+    let mut crowd = Vec::new();
+    for nth in 0..200 {
+        let mut stream = TcpStream::connect(server.http).expect("it listens");
+        // Nothing, half a head, or a head without its body.
+        let sent = match nth % 3 {
+            0 => "",
+            1 => "GET /healthz HTTP/1.1\r\nHost:",
+            _ => "POST /v1 HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{",
+        };
+        let _ = std::io::Write::write_all(&mut stream, sent.as_bytes());
+        crowd.push(stream);
+        if nth % 20 == 0 {
+            let (status, _) = get(server.http, "/healthz").expect("it answers");
+            assert_eq!(status, 200);
+        }
+    }
+    let (status, _) = get(server.http, "/metrics").expect("it answers");
+    assert_eq!(status, 200);
+    assert!(server.is_running());
+}
