@@ -59,6 +59,11 @@ fn kafka(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
             "Connections refused for want of room",
             &metrics.connections_refused,
         ),
+        (
+            "connections_slow",
+            "Connections ended because their client sent or read too slowly",
+            &metrics.connections_slow,
+        ),
         ("bad_frames", "Frames that could not be read", &metrics.bad_frames),
         ("received_bytes", "Bytes of requests", &metrics.bytes_in),
         ("sent_bytes", "Bytes of answers", &metrics.bytes_out),
@@ -69,6 +74,14 @@ fn kafka(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     ];
     for (name, help, count) in counters {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
+    }
+    for (name, held, ended) in parts.kafka.budgets() {
+        page.gauge(&format!("freezeframe_{name}_bytes"), "Bytes held of this budget", held)?;
+        page.counter(
+            &format!("freezeframe_{name}_connections_ended"),
+            "Connections ended because others needed the memory that waited for their client",
+            ended,
+        )?;
     }
     page.counters_by("freezeframe_requests", "Requests", "api", metrics.requests())
 }

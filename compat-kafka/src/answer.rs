@@ -8,7 +8,12 @@ use bytes::{Bytes, BytesMut};
 use engine::{DataFile, Piece, PieceData};
 
 use crate::file_run::{FileLoader, LoadError, Loaded, load_first};
+use crate::memory_budget::{ConnectionQuota, NoRoom, QuotaPermit, units};
 use crate::rot::Seal;
+
+/// An answer that is not longer needs no room in the budget where a connection has no other: whoever asks for little can
+/// always be answered.
+pub(crate) const FREE_BYTES_MAX: usize = 16 << 10;
 
 /// A run of bytes of an answer.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ pub(crate) struct Answer {
     /// What was written since the last chunk that is not ours.
     tail: BytesMut,
     length: usize,
+    /// What it holds of the budget, until all of it is out.
+    room: Option<QuotaPermit>,
 }
 
 impl Answer {
@@ -78,6 +85,31 @@ impl Answer {
     /// How many bytes it has.
     pub(crate) fn len(&self) -> usize {
         self.length
+    }
+
+    /// Keeps `room` until all of it is out.
+    pub(crate) fn keep_room(&mut self, room: Option<QuotaPermit>) {
+        self.room = room;
+    }
+
+    /// Has it hold room for what it holds in memory, unless it does, or is short and the only one of its connection.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) async fn find_room(
+        &mut self,
+        quota: &Arc<ConnectionQuota>,
+        is_only: bool,
+    ) -> Result<(), NoRoom> {
+        if self.room.is_none() && !(is_only && self.length <= FREE_BYTES_MAX) {
+            self.room = Some(quota.take_for_answer(units(self.length)).await?);
+        }
+        Ok(())
+    }
+
+    /// What it holds of the budget.
+    pub(crate) fn take_room(&mut self) -> Option<QuotaPermit> {
+        self.room.take()
     }
 
     /// Loads the first run of a file that is in it, so that it goes out with what stands before

@@ -17,11 +17,13 @@ use crate::error_code::seek_error;
 use crate::extension::MoreOps;
 use crate::file_run::FileLoader;
 use crate::format::KafkaFormat;
-use crate::frame_memory::FrameMemory;
+use crate::frame_memory::{FrameMemory, LARGE_BYTES_MIN};
 use crate::group_log::EngineGroupLog;
 use crate::groups::{Coordinator, Options as GroupOptions};
+use crate::memory_budget::MemoryBudget;
 use crate::metrics::{Metrics, add};
 use crate::moments::{MomentRefused, Moments, PastRows};
+use crate::pace::TransferLimits;
 use crate::rot::{Rot, Rotten};
 
 /// Small requests may take this part of what large ones may.
@@ -62,6 +64,10 @@ pub struct KafkaOptions {
     /// The most bytes of large requests that have arrived and were not answered; small ones that
     /// are pipelined may take a quarter as much besides (`queued.max.request.bytes`).
     pub requests_bytes_max: usize,
+    /// The most bytes of answers in memory that clients have not taken yet.
+    pub answers_bytes_max: usize,
+    /// How slowly a client may send a request or take an answer.
+    pub transfers: TransferLimits,
     /// A connection that is idle for longer is closed (`connections.max.idle.ms`).
     pub idle_max: Duration,
     /// The most bytes that one fetch returns (`fetch.max.bytes`).
@@ -94,6 +100,8 @@ impl Default for KafkaOptions {
             connections_max: 4096,
             connections_per_ip_max: usize::MAX,
             requests_bytes_max: 512 << 20,
+            answers_bytes_max: 256 << 20,
+            transfers: TransferLimits::default(),
             idle_max: Duration::from_secs(600),
             fetch_bytes_max: 55 << 20,
             offset_metadata_bytes_max: 4096,
@@ -113,10 +121,12 @@ pub struct Kafka {
     pub(crate) groups: Coordinator,
     pub(crate) moments: Moments,
     pub(crate) format: KafkaFormat,
-    /// Bytes of large requests that have arrived, in KiB.
-    pub(crate) arriving: Arc<Semaphore>,
-    /// Bytes of small requests that came before an earlier one was answered, in KiB.
-    pub(crate) pipelined: Arc<Semaphore>,
+    /// For large requests that have arrived, or do.
+    pub(crate) arriving: Arc<MemoryBudget>,
+    /// For small requests that came before an earlier one was answered.
+    pub(crate) pipelined: Arc<MemoryBudget>,
+    /// For answers that were not taken yet.
+    pub(crate) answers: Arc<MemoryBudget>,
     /// Reads the journal's files for answers.
     pub(crate) loader: FileLoader,
     /// Memory for large requests.
@@ -192,13 +202,16 @@ impl Kafka {
             groups.restore_without_members(&offset.group);
         }
         let loader = FileLoader::new(Arc::clone(engine.data_cache()));
+        let stall_max = options.transfers.stall_max;
+        let budget = |bytes, frame_bytes_max| MemoryBudget::new(bytes, frame_bytes_max, stall_max);
         Ok(Arc::new(Kafka {
             engine,
             groups,
             moments: Moments::default(),
             format: KafkaFormat { unpacked_bytes_max: options.unpacked_bytes_max },
-            arriving: budget(options.requests_bytes_max),
-            pipelined: budget(options.requests_bytes_max / SMALL_PART),
+            arriving: budget(options.requests_bytes_max, options.request_bytes_max),
+            pipelined: budget(options.requests_bytes_max / SMALL_PART, LARGE_BYTES_MIN),
+            answers: budget(options.answers_bytes_max, 0),
             loader,
             frames: FrameMemory::default(),
             // Half of the cores are left to those who bring small ones.
@@ -216,6 +229,16 @@ impl Kafka {
     /// Counters.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// What is held of each budget for memory, by its name: bytes, and how many connections were ended to make room.
+    pub fn budgets(&self) -> [(&'static str, u64, u64); 3] {
+        let row = |name, budget: &MemoryBudget| (name, budget.held_bytes(), budget.ended());
+        [
+            row("large_requests", &self.arriving),
+            row("pipelined_requests", &self.pipelined),
+            row("answers", &self.answers),
+        ]
     }
 
     /// Adds operations to the extension API. Those of this crate come first, and then whoever came first.
@@ -308,11 +331,6 @@ impl Kafka {
     pub fn close(&self) {
         self.groups.close();
     }
-}
-
-/// Room for so many bytes, in KiB.
-fn budget(bytes: usize) -> Arc<Semaphore> {
-    Arc::new(Semaphore::new((bytes >> 10).clamp(1, Semaphore::MAX_PERMITS)))
 }
 
 impl std::fmt::Debug for Kafka {

@@ -14,6 +14,8 @@ pub struct Metrics {
     pub connections_accepted: AtomicU64,
     /// Connections refused for want of room.
     pub connections_refused: AtomicU64,
+    /// Connections ended because their client sent a request or took an answer too slowly.
+    pub connections_slow: AtomicU64,
     /// Frames that were none, or could not be decoded.
     pub bad_frames: AtomicU64,
     /// Bytes of requests.
@@ -37,6 +39,7 @@ impl Default for Metrics {
             connections: AtomicU64::default(),
             connections_accepted: AtomicU64::default(),
             connections_refused: AtomicU64::default(),
+            connections_slow: AtomicU64::default(),
             bad_frames: AtomicU64::default(),
             bytes_in: AtomicU64::default(),
             bytes_out: AtomicU64::default(),

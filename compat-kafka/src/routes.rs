@@ -20,6 +20,7 @@ use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, Ver
 
 use crate::answer::Answer;
 use crate::core::Kafka;
+use crate::memory_budget::ConnectionQuota;
 use crate::{apis, guard};
 
 /// What is known of a request beside its body.
@@ -35,6 +36,8 @@ pub(crate) struct Context {
     pub(crate) local: SocketAddr,
     /// Held by a produce request of the connection until it has its place in the journal's queue.
     pub(crate) gate: Arc<tokio::sync::Mutex<()>>,
+    /// What the connection's answers hold in memory.
+    pub(crate) answers: Arc<ConnectionQuota>,
 }
 
 /// A request that is served from its decoded message, and answered by one.

@@ -13,6 +13,7 @@ use rig::hanging::HangingDisk;
 use rig::{PATIENCE, Rig, Wire, batch, frame, produce};
 use storage::disk::Disk;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpSocket;
 
 const MIB: usize = 1 << 20;
 
@@ -33,8 +34,12 @@ async fn small_requests_that_wait_for_the_disk_are_bounded_for_all_connections_t
     let request = frame(9, &produce("t", batch(&vec![b'x'; 100 << 10])));
     let closed = disk.gate.close();
     let mut clients = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let (read, mut write) = rig.connect().await.0.into_split();
+    for nth in 0..CONNECTIONS {
+        // From an address of its own: one has no more than three quarters of the room.
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 2 + nth as u8], 0).into()).expect("an address of this machine");
+        let stream = socket.connect(rig.address).await.expect("somebody listens");
+        let (read, mut write) = stream.into_split();
         let request = request.clone();
         let sending = tokio::spawn(async move {
             for _ in 0..REQUESTS {

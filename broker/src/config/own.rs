@@ -30,6 +30,7 @@ const MIB: i64 = 1 << 20;
 const TIB: i64 = 1 << 40;
 const I32_MAX: i64 = i32::MAX as i64;
 const SHORTEST: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const CENTURY: Duration = Duration::from_secs(36_525 * 24 * 60 * 60);
 
@@ -160,6 +161,18 @@ pub(super) const SETTINGS: &[OwnSetting] = &[
     }),
     setting("limits.unpacked-bytes", "128MiB", |config, value| {
         config.kafka_face.unpacked_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
+    setting("limits.answer-bytes", "256MiB", |config, value| {
+        config.kafka_face.answers_bytes_max = value.bytes(MIB, TIB)? as usize;
+        Ok(())
+    }),
+    setting("limits.stall-max", "60s", |config, value| {
+        config.kafka_face.transfers.stall_max = value.time(SECOND, HOUR)?;
+        Ok(())
+    }),
+    setting("limits.rate-min", "4KiB", |config, value| {
+        config.kafka_face.transfers.rate_min = value.bytes(1, I32_MAX)? as u32;
         Ok(())
     }),
     setting("limits.moment-patience", "5s", |config, value| {

@@ -401,6 +401,7 @@ pub(super) mod tests {
             peer: ([127, 0, 0, 1], 50_000).into(),
             local: ([127, 0, 0, 1], 9092).into(),
             gate: Arc::default(),
+            answers: crate::memory_budget::ConnectionQuota::ample(),
         };
         let mut bytes = BytesMut::new();
         request.serve(kafka, &context).await.encode(&mut bytes, version).unwrap();

@@ -16,10 +16,11 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, VersionRange};
 
 use tokio::time::Instant;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, FREE_BYTES_MAX};
 use crate::core::{Kafka, Readable};
 use crate::error_code::engine_error;
 use crate::file_run::LoadError;
+use crate::memory_budget::{QuotaPermit, units};
 use crate::metrics::add;
 use crate::routes::{BadRequest, Context, Served, decode};
 use crate::trim::trim;
@@ -31,6 +32,12 @@ const FLEXIBLE: i16 = 12;
 const BY_ID: i16 = 13;
 /// How many damaged batches an answer gets around before it is given up.
 const ROTTEN_MAX: usize = 64;
+/// What an answer takes for each batch, beside the batch.
+const PIECE_BYTES: usize = 256;
+/// What an answer takes at most for batches in files: what goes out, and what is loaded meanwhile.
+const LOAD_BYTES_MAX: usize = 2 << 20;
+/// However little room there is for answers, one may have this many bytes of batches.
+const LEAST_BYTES_MAX: usize = 1 << 20;
 
 /// What a partition is answered.
 struct Fetched {
@@ -67,6 +74,18 @@ impl Fetched {
         let length = |piece: &Piece| piece.entry.length as usize;
         self.pieces.iter().map(length).sum::<usize>() + self.trimmed.len()
     }
+
+    /// How many bytes of batches it holds in memory, and how many lie in files.
+    fn held_bytes(&self) -> (usize, usize) {
+        let mut held = (self.trimmed.len() + self.pieces.len() * PIECE_BYTES, 0);
+        for piece in &self.pieces {
+            match piece.data {
+                PieceData::Memory(_) => held.0 += piece.entry.length as usize,
+                PieceData::File { .. } => held.1 += piece.entry.length as usize,
+            }
+        }
+        held
+    }
 }
 
 /// A topic of the request, looked up once.
@@ -93,13 +112,15 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
     let watch = Arc::new(Watch::default());
     let mut watching = false;
     loop {
-        let fetched = read(&kafka, &request, &asked);
+        let fetched = read(&kafka, &context, &request, &asked);
         let bytes: usize = fetched.iter().flatten().map(Fetched::bytes).sum();
         let failed = fetched.iter().flatten().any(|fetched| fetched.error.is_some());
         let nothing_asked = fetched.iter().all(Vec::is_empty);
         if bytes >= min_bytes || failed || nothing_asked || wait.is_zero() {
             return finish(&kafka, &context, &request, asked, fetched).await;
         }
+        // What is old by the time that there is more must not stay in memory for it.
+        drop(fetched);
         if !watching {
             // Looked at before it was watched: what came in between is seen by looking again.
             watch_all(&asked, &watch);
@@ -107,7 +128,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
             continue;
         }
         if tokio::time::timeout_at(deadline, watch.changed()).await.is_err() {
-            let fetched = read(&kafka, &request, &asked);
+            let fetched = read(&kafka, &context, &request, &asked);
             return finish(&kafka, &context, &request, asked, fetched).await;
         }
         watching = false;
@@ -154,8 +175,15 @@ fn watch_all(asked: &[Asked], watch: &Arc<Watch>) {
 }
 
 /// Reads from each partition in turn, within the bounds of the request.
-fn read(kafka: &Kafka, request: &FetchRequest, asked: &[Asked]) -> Vec<Vec<Fetched>> {
-    let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(kafka.options.fetch_bytes_max);
+fn read(
+    kafka: &Kafka,
+    context: &Context,
+    request: &FetchRequest,
+    asked: &[Asked],
+) -> Vec<Vec<Fetched>> {
+    let share = context.answers.share_bytes().max(LEAST_BYTES_MAX);
+    let most = share.min(kafka.options.fetch_bytes_max);
+    let limit = usize::try_from(request.max_bytes).unwrap_or(0).min(most);
     let mut taken = 0;
     asked
         .iter()
@@ -281,27 +309,71 @@ async fn finish(
     asked: Vec<Asked>,
     mut fetched: Vec<Vec<Fetched>>,
 ) -> Served {
+    let mut room = None;
     for _ in 0..ROTTEN_MAX {
+        (fetched, room) = find_room(kafka, context, request, &asked, (fetched, room)).await?;
         let bytes: usize = fetched.iter().flatten().map(Fetched::bytes).sum();
         let mut answer = write(context, None, zip(&asked, fetched))?;
         match answer.load_first(&kafka.loader).await {
             Ok(()) => {
+                answer.keep_room(room);
                 add(&kafka.metrics().bytes_fetched, bytes as u64);
                 return Ok(Some(answer));
             }
             Err(LoadError::Rotten(rotten)) => kafka.found_rotten(&rotten),
             Err(LoadError::Io(error)) => {
                 tracing::warn!(%error, "records cannot be read now; consumers are told to ask again");
-                let mut fetched = read(kafka, request, &asked);
+                let mut fetched = read(kafka, context, request, &asked);
                 fetched.iter_mut().flatten().for_each(Fetched::refuse_files);
-                return write(context, None, zip(&asked, fetched)).map(Some);
+                let mut answer = write(context, None, zip(&asked, fetched))?;
+                answer.keep_room(room);
+                return Ok(Some(answer));
             }
         }
-        fetched = read(kafka, request, &asked);
+        fetched = read(kafka, context, request, &asked);
     }
     // Whoever sends it finds what is wrong with it, and ends the connection.
-    let fetched = read(kafka, request, &asked);
-    write(context, None, zip(&asked, fetched)).map(Some)
+    fetched = read(kafka, context, request, &asked);
+    (fetched, room) = find_room(kafka, context, request, &asked, (fetched, room)).await?;
+    let mut answer = write(context, None, zip(&asked, fetched))?;
+    answer.keep_room(room);
+    Ok(Some(answer))
+}
+
+/// What was read, or is read again, with room for what of it is in memory. Batches that are held keep their memory even when
+/// the tail has let go of them; so nothing is held while room is waited for.
+async fn find_room(
+    kafka: &Kafka,
+    context: &Context,
+    request: &FetchRequest,
+    asked: &[Asked],
+    (mut fetched, mut room): (Vec<Vec<Fetched>>, Option<QuotaPermit>),
+) -> Result<(Vec<Vec<Fetched>>, Option<QuotaPermit>), BadRequest> {
+    loop {
+        let held = fetched.iter().flatten().map(Fetched::held_bytes);
+        let (memory, files) = held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1));
+        let bytes = memory + files.min(LOAD_BYTES_MAX);
+        if bytes <= FREE_BYTES_MAX {
+            return Ok((fetched, None));
+        }
+        let units = units(bytes).min(context.answers.units_max());
+        if let Some(mut room) = room.take_if(|room| room.units() >= units) {
+            room.shrink_to(units);
+            return Ok((fetched, Some(room)));
+        }
+        drop(room.take());
+        if let Some(taken) = context.answers.try_take(units) {
+            return Ok((fetched, Some(taken)));
+        }
+        drop(fetched);
+        let taken = context.answers.take(units).await;
+        room = Some(taken.map_err(|error| BadRequest {
+            api: context.api_key,
+            version: context.version,
+            reason: error.to_string(),
+        })?);
+        fetched = read(kafka, context, request, asked);
+    }
 }
 
 fn zip(asked: &[Asked], fetched: Vec<Vec<Fetched>>) -> Vec<(&FetchTopic, Vec<Fetched>)> {
@@ -450,6 +522,7 @@ mod tests {
                 peer: "127.0.0.1:1".parse().unwrap(),
                 local: "127.0.0.1:2".parse().unwrap(),
                 gate: Arc::default(),
+                answers: crate::memory_budget::ConnectionQuota::ample(),
             };
             let answer = write(&context, None, vec![(&topic, vec![good, bad])]).unwrap();
             let length = answer.len();

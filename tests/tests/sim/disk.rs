@@ -1,12 +1,16 @@
 //! The node's disk: [`MemoryDisk`], with everything in the page cache, and somebody who looks at the node
 //! whenever it syncs its journal.
 //!
+//! It can run out of descriptors: then no file is opened, and one that is neither held open nor has anything to be synced
+//! may have been closed, so that it cannot be written. (It can still be read: what becomes of readers is no matter of crashes.)
+//!
 //! A group is written on one thread that nothing interrupts. Readers of a real node come in between:
 //! here they come from the disk, when the group is written and not yet known to be on stable storage.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use storage::disk::{Disk, DiskFile, MemoryDisk};
@@ -19,11 +23,40 @@ pub(crate) type Peek = Box<dyn FnMut() + Send>;
 pub(crate) struct SimDisk {
     pub(crate) memory: MemoryDisk,
     peek: Arc<Mutex<Option<Peek>>>,
+    descriptors: Arc<Descriptors>,
+}
+
+/// What of the process's descriptors is left.
+#[derive(Default)]
+struct Descriptors {
+    are_used_up: AtomicBool,
+    refused: AtomicU64,
+}
+
+impl Descriptors {
+    /// Opens a file.
+    fn take(&self) -> io::Result<()> {
+        if self.are_used_up.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(rustix::io::Errno::MFILE.into());
+        }
+        Ok(())
+    }
 }
 
 impl SimDisk {
     pub(crate) fn new(memory: MemoryDisk) -> SimDisk {
-        SimDisk { memory, peek: Arc::default() }
+        SimDisk { memory, peek: Arc::default(), descriptors: Arc::default() }
+    }
+
+    /// From now on no descriptor is left, or there are some again.
+    pub(crate) fn use_up_descriptors(&self, are_used_up: bool) {
+        self.descriptors.are_used_up.store(are_used_up, Ordering::Relaxed);
+    }
+
+    /// How often there was no descriptor.
+    pub(crate) fn descriptors_refused(&self) -> u64 {
+        self.descriptors.refused.load(Ordering::Relaxed)
     }
 
     /// Calls `peek` at each sync of the journal.
@@ -33,16 +66,39 @@ impl SimDisk {
 
     fn file(&self, name: &str, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         let peek = name.ends_with(".journal").then(|| Arc::clone(&self.peek));
-        Arc::new(SimFile { file, peek })
+        Arc::new(SimFile {
+            file,
+            peek,
+            descriptors: Arc::clone(&self.descriptors),
+            is_held: AtomicBool::new(false),
+            is_written: AtomicBool::new(false),
+        })
     }
 }
 
 struct SimFile {
     file: Arc<dyn DiskFile>,
     peek: Option<Arc<Mutex<Option<Peek>>>>,
+    descriptors: Arc<Descriptors>,
+    is_held: AtomicBool,
+    /// Whether anything is to be synced.
+    is_written: AtomicBool,
 }
 
 impl SimFile {
+    /// Opens the file again, where it may have been closed.
+    fn reopen(&self) -> io::Result<()> {
+        let stays = self.is_held.load(Ordering::Relaxed) || self.is_written.load(Ordering::Relaxed);
+        if stays { Ok(()) } else { self.descriptors.take() }
+    }
+
+    /// The same, for a change.
+    fn change(&self) -> io::Result<()> {
+        self.reopen()?;
+        self.is_written.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn peek(&self) {
         let Some(held) = &self.peek else { return };
         // Taken out meanwhile: what it does may sync.
@@ -56,10 +112,12 @@ impl SimFile {
 
 impl Disk for SimDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.descriptors.take()?;
         Ok(self.file(name, self.memory.open(name)?))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.descriptors.take()?;
         Ok(self.file(name, self.memory.create(name)?))
     }
 
@@ -90,6 +148,7 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()> {
+        self.change()?;
         self.file.write_at(slices, position)
     }
 
@@ -98,14 +157,17 @@ impl DiskFile for SimFile {
     }
 
     fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.change()?;
         self.file.write_blocks_at(bytes, position)
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
+        self.change()?;
         self.file.truncate(length)
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {
+        self.change()?;
         self.file.allocate(length)
     }
 
@@ -113,9 +175,16 @@ impl DiskFile for SimFile {
         self.file.punch(range)
     }
 
+    fn hold_open(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Relaxed);
+    }
+
     fn sync(&self) -> io::Result<()> {
+        self.reopen()?;
         self.peek();
-        self.file.sync()
+        self.file.sync()?;
+        self.is_written.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// All of it is in the page cache, so that no thread is asked to wait for the disk.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use compat_kafka::{Kafka, KafkaFormat, KafkaOptions};
+use compat_kafka::{Kafka, KafkaFormat, KafkaOptions, TransferLimits};
 use engine::files::FileOptions;
 use engine::{Engine, EngineOptions, HousekeepingOptions};
 use hlc::{Fence, WallClock};
@@ -42,6 +42,11 @@ impl Shape {
     }
 }
 
+/// How long a client may pause in a request or an answer.
+pub(crate) const STALL_MAX: Duration = Duration::from_millis(1500);
+/// How many bytes of batches may be on their way to the disk: some batches.
+const FLIGHT_BYTES: usize = 8 << 10;
+
 fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
     let (segment_bytes_max, segment_frames_max) = match shape {
         Shape::Short => (24 << 10, 60),
@@ -60,6 +65,7 @@ fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
     EngineOptions {
         storage,
         catalog: Some(catalog),
+        flight_bytes_max: FLIGHT_BYTES,
         deleted_topic_retention: RETENTION,
         offsets_retention: OFFSETS_RETENTION,
         cut_cache_bytes_max: 16 << 10,
@@ -73,7 +79,13 @@ fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
 }
 
 fn kafka_options() -> KafkaOptions {
-    KafkaOptions { auto_create_topics: false, ..KafkaOptions::default() }
+    KafkaOptions {
+        auto_create_topics: false,
+        transfers: TransferLimits { stall_max: STALL_MAX, rate_min: 4 << 10 },
+        requests_bytes_max: 512 << 10,
+        answers_bytes_max: 256 << 10,
+        ..KafkaOptions::default()
+    }
 }
 
 pub(crate) struct Node {
@@ -112,7 +124,7 @@ impl Node {
 
     /// A client's end of a new connection, unless it stops.
     pub(crate) fn connect(&self) -> Option<End> {
-        if *self.stop.borrow() {
+        if self.is_stopping() {
             return None;
         }
         let (client, server) = connection(&mut self.chance.lock());
@@ -121,6 +133,10 @@ impl Node {
         let serving = compat_kafka::serve_stream(kafka, server, (anywhere, anywhere), stop);
         self.tasks.lock().push(tokio::spawn(serving));
         Some(client)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stop.borrow()
     }
 
     /// The operator says that the wall clock is right. Why nothing is accepted all the same, if so.

@@ -84,10 +84,16 @@ pub(crate) enum Reached {
     Doubted,
     /// Stamps were far ahead of a clock that was confirmed.
     RanAhead,
+    /// A client that sent its request a byte at a time was ended.
+    SlowSender,
+    /// One that took its answers a byte at a time was ended.
+    SlowReader,
+    /// A file could not be opened, for there was no descriptor.
+    NoDescriptor,
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 39] = [
+pub(crate) const ALL: [Reached; 42] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -127,6 +133,9 @@ pub(crate) const ALL: [Reached; 39] = [
     Reached::Mistrusted,
     Reached::Doubted,
     Reached::RanAhead,
+    Reached::SlowSender,
+    Reached::SlowReader,
+    Reached::NoDescriptor,
 ];
 
 impl Reached {

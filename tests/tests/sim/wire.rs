@@ -14,7 +14,7 @@ use crate::network::End;
 use crate::world::World;
 
 /// How long a client waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// The key of our own API.
 const EXTENSION: i16 = 17990;
 

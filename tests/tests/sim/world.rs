@@ -132,6 +132,14 @@ impl World {
         self.node.borrow().as_ref().is_some_and(|node| !node.disk.memory.is_down())
     }
 
+    /// Whether clients of the node that lives can expect answers.
+    pub(crate) fn serves(&self) -> bool {
+        let is_taken = self.node.borrow().as_ref().is_some_and(|node| !node.is_stopping());
+        is_taken
+            && self.has_disk()
+            && self.engine().is_some_and(|engine| engine.stopped().is_none())
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.failure.borrow().is_some()
     }

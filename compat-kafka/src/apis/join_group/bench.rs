@@ -134,6 +134,7 @@ fn context<R: Request>(version: i16) -> Context {
         peer: "10.1.2.3:4".parse().unwrap(),
         local: "127.0.0.1:9092".parse().unwrap(),
         gate: Arc::default(),
+        answers: crate::memory_budget::ConnectionQuota::ample(),
     }
 }
 

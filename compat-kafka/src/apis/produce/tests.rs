@@ -51,6 +51,7 @@ async fn produce(
         peer: ([127, 0, 0, 1], 50_000).into(),
         local: ([127, 0, 0, 1], 9092).into(),
         gate: Arc::default(),
+        answers: crate::memory_budget::ConnectionQuota::ample(),
     };
     let mut body = BytesMut::new();
     request.encode(&mut body, version).unwrap();

@@ -11,6 +11,7 @@ mod pinner;
 mod producer;
 mod requests;
 mod scribe;
+mod slow_client;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -111,6 +112,11 @@ pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandl
         let hoarder = hoarder::Hoarder::new(world, chance.fork());
         actors.push(tokio::task::spawn_local(hoarder.run()));
     }
+    for nth in 0..3 {
+        let trickling = slow_client::trickle(Rc::clone(world), nth, chance.fork());
+        actors.push(tokio::task::spawn_local(trickling));
+    }
+    actors.push(tokio::task::spawn_local(slow_client::ask(Rc::clone(world), chance.fork())));
     actors.push(tokio::task::spawn_local(antiquary::run(Rc::clone(world), chance.fork())));
     actors
 }

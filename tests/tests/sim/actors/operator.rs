@@ -100,6 +100,7 @@ impl Operator {
                 31 => self.die(Death::InOrder).await,
                 32 => self.die(Death::Killed).await,
                 33..35 => self.lose_power().await,
+                35..37 => self.use_up_descriptors().await,
                 _ => {}
             }
             let stopped = self.world.engine().and_then(|engine| engine.stopped());
@@ -295,6 +296,32 @@ impl Operator {
         pause(&mut self.chance, 200, 1500).await;
         disk.make_room();
         self.world.note(WHO, "the disk has room");
+    }
+
+    /// The process has no descriptor left for a while: writes may be refused, and the store goes on.
+    async fn use_up_descriptors(&mut self) {
+        let Some(disk) = self.world.node.borrow().as_ref().map(|node| node.disk.clone()) else {
+            return;
+        };
+        let stops_by_itself = self.has_stopped() || disk.memory.has_sync_to_fail();
+        disk.use_up_descriptors(true);
+        self.world.note(WHO, "no descriptor is left");
+        pause(&mut self.chance, 100, 700).await;
+        self.keep_house().await;
+        pause(&mut self.chance, 100, 700).await;
+        disk.use_up_descriptors(false);
+        let refused = disk.descriptors_refused();
+        self.world.note(WHO, &format!("there are descriptors again; {refused} were refused"));
+        if refused > 0 {
+            self.world.reach(Reached::NoDescriptor);
+        }
+        if !stops_by_itself && self.has_stopped() {
+            self.world.fail(WHO, "the store has stopped for want of a descriptor");
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.world.engine().is_some_and(|engine| engine.stopped().is_some())
     }
 
     async fn fail_sync(&mut self) {

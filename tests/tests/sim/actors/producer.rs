@@ -139,6 +139,12 @@ impl Producer {
         }
     }
 
+    /// Requests for one batch each, entered in the ledger, for somebody who does not wait for the answers.
+    pub(super) fn frames(&mut self, count: u64) -> Vec<Vec<u8>> {
+        let frame = |sending: Sending| produce_frame(sending.acks, &sending.parcels);
+        (0..count).map(|_| frame(self.new_batches(Acks::All, 1))).collect()
+    }
+
     /// Sends one batch to each place; whether all of them were acknowledged.
     pub(super) async fn deliver(&mut self, places: &[(&str, u32)]) -> bool {
         let sending = self.batches_for(places, Acks::All);

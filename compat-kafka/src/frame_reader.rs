@@ -1,0 +1,268 @@
+//! Frames off a socket, within budgets.
+//!
+//! A large frame's buffer grows as its bytes arrive, out of a budget that all connections share; small frames have a budget of
+//! their own, so that large ones cannot keep them out. One small frame a connection needs no budget: whoever waits for others
+//! can always be served. A frame that has begun must go on at the pace of [`crate::pace`].
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::time::Instant;
+
+use crate::conn::ConnectionError;
+use crate::core::Kafka;
+use crate::frame_memory::{FrameBuffer, LARGE_BYTES_MIN};
+use crate::memory_budget::{ConnectionQuota, QuotaPermit, units};
+use crate::pace::TransferPace;
+use crate::stream::Stream;
+
+/// What is read at once while frames are small: they lie together in blocks of about this.
+const READ_BYTES: usize = 64 << 10;
+/// How much more of the budget a large frame takes at once at most, in KiB.
+const STEP_UNITS: u32 = 1 << 10;
+/// Up to here a frame's buffer is made in one piece when the frame begins; the memory is touched
+/// only as bytes arrive.
+const WHOLE_BYTES_MAX: usize = 2 << 20;
+
+/// A request's frame, with its share of the budget.
+pub(crate) struct Frame {
+    pub(crate) bytes: Bytes,
+    pub(crate) share: Option<QuotaPermit>,
+}
+
+/// What a connection holds of the budgets for requests.
+pub(crate) struct RequestQuotas {
+    /// Large ones.
+    pub(crate) arriving: Arc<ConnectionQuota>,
+    /// Small ones that were sent ahead.
+    pub(crate) pipelined: Arc<ConnectionQuota>,
+}
+
+impl RequestQuotas {
+    /// Requests wait for their client, or for news, from now on.
+    pub(crate) fn keep_all(&self) {
+        self.arriving.keep_all();
+        self.pipelined.keep_all();
+    }
+
+    /// Whether the connection holds as much as one may that begins something new.
+    pub(crate) fn are_spent(&self) -> bool {
+        self.arriving.is_spent() || self.pipelined.is_spent()
+    }
+}
+
+/// Takes frames off a socket. Every await can be given up and taken up again.
+pub(crate) struct Reader {
+    buffer: BytesMut,
+    /// The large frame that is arriving, if one is.
+    large: Option<Large>,
+    share: Option<QuotaPermit>,
+    quotas: Arc<RequestQuotas>,
+    /// Of the frame that is arriving.
+    pace: TransferPace,
+    /// Whether a frame has come.
+    has_begun: bool,
+}
+
+/// A frame that is read into memory of its own.
+struct Large {
+    memory: FrameBuffer,
+    filled: usize,
+    length: usize,
+}
+
+impl Reader {
+    pub(crate) fn new(kafka: &Kafka, quotas: Arc<RequestQuotas>) -> Reader {
+        Reader {
+            buffer: BytesMut::new(),
+            large: None,
+            share: None,
+            quotas,
+            pace: TransferPace::new(kafka.options.transfers),
+            has_begun: false,
+        }
+    }
+
+    /// Nothing is read for a while: the client is not to blame for that.
+    pub(crate) fn pause(&mut self) {
+        if self.pace.is_waiting() {
+            self.pace.pause(Instant::now());
+        }
+    }
+
+    /// No request that came waits for its client, or for news, any more.
+    pub(crate) fn yield_room(&self) {
+        self.quotas.pipelined.yield_room();
+        self.quotas.arriving.yield_room();
+        if self.large.is_some() {
+            self.keep_arriving();
+        }
+    }
+
+    /// What the large frame that is arriving holds waits for its client.
+    fn keep_arriving(&self) {
+        self.quotas.arriving.keep(self.share.as_ref().map_or(0, QuotaPermit::units));
+    }
+
+    /// The next frame; `None` when the client has ended the connection between two frames, or was
+    /// idle for too long. A connection that is `busy` serving is not idle.
+    pub(crate) async fn next(
+        &mut self,
+        kafka: &Kafka,
+        stream: &impl Stream,
+        busy: bool,
+    ) -> Result<Option<Frame>, ConnectionError> {
+        loop {
+            if busy {
+                self.count_small(kafka).await?;
+            }
+            if let Some(bytes) = self.whole(kafka)? {
+                self.pace = TransferPace::new(kafka.options.transfers);
+                self.has_begun = true;
+                return Ok(Some(Frame { bytes, share: self.share.take() }));
+            }
+            self.make_room(kafka).await?;
+            let idle = self.large.is_none() && self.buffer.is_empty();
+            let limit = self.patience(kafka, idle, busy);
+            match tokio::time::timeout(limit, stream.readable()).await {
+                Ok(ready) => ready?,
+                Err(_) if idle => return Ok(None),
+                Err(_) => return Err(ConnectionError::SlowSender),
+            }
+            let read = match &mut self.large {
+                Some(large) => {
+                    let room = large.memory.as_mut_slice();
+                    let until = room.len().min(large.length);
+                    stream.try_read(&mut room[large.filled..until])
+                }
+                None => stream.try_read_buf(&mut self.buffer),
+            };
+            match read {
+                Ok(0) if idle => return Ok(None),
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(count) => {
+                    self.pace.advance(count);
+                    if let Some(large) = &mut self.large {
+                        large.filled += count;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// How long the client may let us wait for its next byte.
+    fn patience(&mut self, kafka: &Kafka, idle: bool, busy: bool) -> Duration {
+        match (idle, busy) {
+            (false, _) => {
+                let now = Instant::now();
+                self.pace.wait(now) - now
+            }
+            (true, false) if self.has_begun => kafka.options.idle_max,
+            // Clients that have something to ask do so at once.
+            (true, false) => kafka.options.idle_max.min(kafka.options.transfers.stall_max),
+            // It waits for us. The time that it may be idle begins with its answer.
+            (true, true) => Duration::MAX,
+        }
+    }
+
+    /// Has a small frame that is here take its share of the budget, once there is room.
+    async fn count_small(&mut self, kafka: &Kafka) -> Result<(), ConnectionError> {
+        if self.large.is_some() || self.share.is_some() {
+            return Ok(());
+        }
+        let Some(length) = self.announced(kafka)? else { return Ok(()) };
+        if self.buffer.len() < 4 + length {
+            return Ok(());
+        }
+        let units = units(length);
+        let share = match self.quotas.pipelined.try_take(units) {
+            Some(share) => share,
+            None => {
+                self.pause();
+                self.quotas.pipelined.take(units).await?
+            }
+        };
+        self.share = Some(share);
+        Ok(())
+    }
+
+    /// The frame at the front, if all of it is here. Begins a large one.
+    fn whole(&mut self, kafka: &Kafka) -> Result<Option<Bytes>, ConnectionError> {
+        if let Some(large) = self.large.take_if(|large| large.filled == large.length) {
+            return Ok(Some(large.memory.share(large.length)));
+        }
+        if self.large.is_some() {
+            return Ok(None);
+        }
+        let Some(length) = self.announced(kafka)? else { return Ok(None) };
+        if self.buffer.len() >= 4 + length {
+            self.buffer.advance(4);
+            return Ok(Some(self.buffer.split_to(length).freeze()));
+        }
+        if length >= LARGE_BYTES_MIN {
+            self.buffer.advance(4);
+            let mut memory = kafka.frames.take(length.min(WHOLE_BYTES_MAX));
+            let filled = self.buffer.len();
+            memory.as_mut_slice()[..filled].copy_from_slice(&self.buffer);
+            self.buffer.clear();
+            self.large = Some(Large { memory, filled, length });
+            self.keep_arriving();
+        }
+        Ok(None)
+    }
+
+    /// The length that the frame at the front announces, if that much of it is here.
+    fn announced(&self, kafka: &Kafka) -> Result<Option<usize>, ConnectionError> {
+        let Some(length) = self.buffer.get(..4) else { return Ok(None) };
+        let announced = i32::from_be_bytes(length.try_into().expect("four bytes are four bytes"));
+        let max = kafka.options.request_bytes_max;
+        match usize::try_from(announced) {
+            Ok(length) if length <= max => Ok(Some(length)),
+            _ => Err(ConnectionError::TooLong { announced: announced.into(), max }),
+        }
+    }
+
+    /// Room for more of what is arriving. What a frame takes beyond a small one comes out of the
+    /// budget, as its bytes arrive.
+    async fn make_room(&mut self, kafka: &Kafka) -> Result<(), ConnectionError> {
+        let Some(large) = &self.large else {
+            if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
+                self.buffer.reserve(READ_BYTES);
+            }
+            return Ok(());
+        };
+        let held = large.filled.min(large.memory.as_ref().len());
+        let full = large.filled == large.memory.as_ref().len();
+        // What has arrived is doubled at most.
+        let wanted = if full { large.length.min(2 * held) } else { held };
+        let needed = units(wanted.max(LARGE_BYTES_MIN));
+        let have = self.share.as_ref().map_or(0, QuotaPermit::units);
+        if needed > have {
+            // As much again as there is, so that the budget is not asked for every few bytes.
+            let step = (needed - have).max(have.min(STEP_UNITS)).min(units(large.length) - have);
+            let share = match self.quotas.arriving.try_take(step) {
+                Some(share) => share,
+                None => {
+                    self.pause();
+                    self.quotas.arriving.take(step).await?
+                }
+            };
+            match &mut self.share {
+                Some(held) => held.merge(share),
+                none => *none = Some(share),
+            }
+            self.keep_arriving();
+        }
+        if let Some(large) = self.large.as_mut().filter(|_| full) {
+            let mut memory = kafka.frames.take(wanted);
+            memory.as_mut_slice()[..large.filled]
+                .copy_from_slice(&large.memory.as_ref()[..large.filled]);
+            large.memory = memory;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,415 @@
+//! Memory that all connections share, and who must go when there is no more.
+//!
+//! There are three budgets: for large requests, for small ones that a client sends ahead, and for answers on their way out.
+//! One rule holds for each of them:
+//!
+//! 1. One address holds at most three quarters of it, so that no address keeps all others out. One connection begins no
+//!    further request while it holds a quarter.
+//! 2. Whoever finds no room waits. If that takes long, it ends other connections: of those that have kept room waiting for
+//!    *their client* for a sixth of `limits.stall-max` or longer, those that used most memory × time, of the address that used
+//!    most. It ends no more than it needs room for.
+//! 3. Nobody is ended while clients keep less than half of the budget: then it is the disk that is slow, and to wait is right.
+//!    What a connection's complete produce requests hold does not count against the frame that comes behind them.
+//!
+//! Room is kept waiting for a client while its frame arrives, while its answer goes out, and while a request waits for news
+//! (a fetch at the end of a log, a join). A produce request that is complete waits for the disk, and nobody is to blame.
+//! Without contention all of this costs nothing: clients of one address, behind one NAT for example, get what they ask for.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::AbortHandle;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use crate::metrics::add;
+
+/// The unit of a budget, in bytes.
+const UNIT_BYTES: usize = 1 << 10;
+/// For what part of the longest pause room may be kept waiting for a client while others wait for that room: 10 s, by default.
+const KEEP_PART: u32 = 6;
+/// After what part of that time somebody who waits for room looks who is slow: 2 s, by default.
+const LOOK_PART: u32 = 5;
+
+/// As much as a connection holds.
+const ALL: u32 = u32::MAX;
+
+/// How many units hold so many bytes.
+pub(crate) fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// There was no room for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no room now")]
+pub(crate) struct NoRoom;
+
+/// Memory that all connections share.
+#[derive(Debug)]
+pub(crate) struct MemoryBudget {
+    room: Semaphore,
+    units: u32,
+    address_units: u32,
+    stall_max: Duration,
+    begun: Instant,
+    quotas: Mutex<Vec<Weak<ConnectionQuota>>>,
+    addresses: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    /// Units of answers that exist and wait for room.
+    overdraft: AtomicU32,
+    /// Connections that were ended to make room.
+    ended: AtomicU64,
+}
+
+/// What one connection holds of a budget.
+#[derive(Debug)]
+pub(crate) struct ConnectionQuota {
+    budget: Arc<MemoryBudget>,
+    address: IpAddr,
+    address_room: Arc<Semaphore>,
+    held: AtomicU32,
+    /// Since when it keeps room waiting for its client, in milliseconds since the budget began; 0 if it does not.
+    kept_since: AtomicU64,
+    /// How much of what it holds it keeps waiting; [`ALL`] of it, or so many units.
+    kept: AtomicU32,
+    connection: AbortHandle,
+}
+
+/// Room that a connection holds.
+#[derive(Debug)]
+pub(crate) struct QuotaPermit {
+    quota: Arc<ConnectionQuota>,
+    units: u32,
+}
+
+impl MemoryBudget {
+    /// Room for `bytes`, of which one address may always hold `frame_bytes_max`. Nobody waits for room longer than
+    /// `stall_max`.
+    pub(crate) fn new(
+        bytes: usize,
+        frame_bytes_max: usize,
+        stall_max: Duration,
+    ) -> Arc<MemoryBudget> {
+        let frame_units = units(frame_bytes_max);
+        let units = units(bytes).max(1);
+        let address_units = (units - units / 4).max(frame_units.min(units));
+        Arc::new(MemoryBudget {
+            room: Semaphore::new(units as usize),
+            units,
+            address_units,
+            stall_max,
+            begun: Instant::now(),
+            quotas: Mutex::default(),
+            addresses: Mutex::default(),
+            overdraft: AtomicU32::new(0),
+            ended: AtomicU64::new(0),
+        })
+    }
+
+    /// What a connection from `peer` holds; `connection` ends it.
+    pub(crate) fn quota(
+        self: &Arc<MemoryBudget>,
+        peer: IpAddr,
+        connection: AbortHandle,
+    ) -> Arc<ConnectionQuota> {
+        let address = network_of(peer);
+        let address_room = {
+            let mut addresses = self.addresses.lock();
+            let known = addresses.get(&address).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let room = Arc::new(Semaphore::new(self.address_units as usize));
+                addresses.insert(address, Arc::downgrade(&room));
+                room
+            })
+        };
+        let quota = Arc::new(ConnectionQuota {
+            budget: Arc::clone(self),
+            address,
+            address_room,
+            held: AtomicU32::new(0),
+            kept_since: AtomicU64::new(0),
+            kept: AtomicU32::new(0),
+            connection,
+        });
+        self.quotas.lock().push(Arc::downgrade(&quota));
+        quota
+    }
+
+    /// How many bytes are held.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let free = self.room.available_permits() as u64;
+        u64::from(self.units).saturating_sub(free) * UNIT_BYTES as u64
+    }
+
+    /// How many connections were ended to make room.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn keep_max(&self) -> Duration {
+        self.stall_max / KEEP_PART
+    }
+
+    fn now_ms(&self) -> u64 {
+        (self.begun.elapsed().as_millis() as u64).max(1)
+    }
+
+    /// Ends connections so that `wanted` units come free, as rule 2 says; those of one address, if it is
+    /// that address which has no room.
+    fn reclaim(&self, wanted: u32, address: Option<IpAddr>) {
+        let now = self.now_ms();
+        let quotas: Vec<_> = self.quotas.lock().iter().filter_map(Weak::upgrade).collect();
+        let among =
+            |quota: &&Arc<ConnectionQuota>| address.is_none_or(|only| only == quota.address);
+        let quotas = || quotas.iter().filter(among);
+        let kept: u64 = quotas().map(|quota| quota.kept_units()).sum();
+        let limit = if address.is_some() { self.address_units } else { self.units };
+        if 2 * kept < u64::from(limit) {
+            return;
+        }
+        // Those who were ended and have not gone yet.
+        let leaving = quotas().filter(|quota| quota.connection.is_aborted());
+        let mut freed: u64 = leaving.map(held).sum();
+        while freed < u64::from(wanted) {
+            let Some(slowest) = slowest_of(quotas(), now, self.keep_max()) else { return };
+            freed += held(slowest);
+            slowest.connection.abort();
+            add(&self.ended, 1);
+        }
+    }
+}
+
+fn held(quota: &Arc<ConnectionQuota>) -> u64 {
+    quota.held.load(Ordering::Relaxed).into()
+}
+
+/// The connection that used most memory × time, of the address that used most.
+fn slowest_of<'a>(
+    quotas: impl Iterator<Item = &'a Arc<ConnectionQuota>>,
+    now: u64,
+    keep_max: Duration,
+) -> Option<&'a Arc<ConnectionQuota>> {
+    let mut by_address: HashMap<IpAddr, (u64, u64, &Arc<ConnectionQuota>)> = HashMap::new();
+    for quota in quotas {
+        let Some(kept_ms) = quota.kept_ms(now) else { continue };
+        if quota.kept_units() == 0
+            || kept_ms < keep_max.as_millis() as u64
+            || quota.connection.is_aborted()
+        {
+            continue;
+        }
+        let used = quota.kept_units() * kept_ms;
+        let (sum, most, slowest) = by_address.entry(quota.address).or_insert((0, 0, quota));
+        *sum += used;
+        if used > *most {
+            (*most, *slowest) = (used, quota);
+        }
+    }
+    let most = by_address.into_iter().max_by_key(|(address, (sum, ..))| (*sum, *address));
+    most.map(|(_, (.., slowest))| slowest)
+}
+
+/// Who has one address of version 6 has 2^64 of them.
+fn network_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip => ip,
+    }
+}
+
+impl ConnectionQuota {
+    /// One of a budget that suffices for a test.
+    #[cfg(test)]
+    pub(crate) fn ample() -> Arc<ConnectionQuota> {
+        let (connection, _) = AbortHandle::new_pair();
+        MemoryBudget::new(1 << 30, 0, Duration::MAX).quota(Ipv6Addr::LOCALHOST.into(), connection)
+    }
+
+    /// The connection keeps all its room waiting for its client, from now on.
+    pub(crate) fn keep_all(&self) {
+        self.keep(ALL);
+    }
+
+    /// It keeps so many units waiting for its client, from now on or still. Where it keeps all, that stays so.
+    pub(crate) fn keep(&self, units: u32) {
+        if self.kept.load(Ordering::Relaxed) != ALL {
+            self.kept.store(units, Ordering::Relaxed);
+        }
+        if self.kept_since.load(Ordering::Relaxed) == 0 {
+            self.kept_since.store(self.budget.now_ms(), Ordering::Relaxed);
+        }
+    }
+
+    /// It keeps none waiting any more.
+    pub(crate) fn yield_room(&self) {
+        self.kept_since.store(0, Ordering::Relaxed);
+        self.kept.store(0, Ordering::Relaxed);
+    }
+
+    fn kept_units(&self) -> u64 {
+        self.kept.load(Ordering::Relaxed).min(self.held.load(Ordering::Relaxed)).into()
+    }
+
+    fn kept_ms(&self, now: u64) -> Option<u64> {
+        let since = self.kept_since.load(Ordering::Relaxed);
+        (since > 0).then(|| now.saturating_sub(since))
+    }
+
+    /// Whether the connection holds as much as one may that begins something new.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.held.load(Ordering::Relaxed) >= self.budget.units.div_ceil(4)
+    }
+
+    /// The most bytes that something new should take: a quarter of what is free, so that whoever comes later finds some.
+    pub(crate) fn share_bytes(&self) -> usize {
+        let free = self.budget.room.available_permits().min(self.address_room.available_permits());
+        free / 4 * UNIT_BYTES
+    }
+
+    /// The most units that the connection can hold: whoever asks for more is given so many.
+    pub(crate) fn units_max(&self) -> u32 {
+        self.budget.address_units
+    }
+
+    /// Room for so many units, if there is some now.
+    pub(crate) fn try_take(self: &Arc<ConnectionQuota>, units: u32) -> Option<QuotaPermit> {
+        let units = units.min(self.budget.address_units);
+        let address = self.address_room.try_acquire_many(units).ok()?;
+        let room = self.budget.room.try_acquire_many(units).ok()?;
+        Some(self.hold(address, room, units))
+    }
+
+    /// Room for so many units, once there is some.
+    ///
+    /// # Errors
+    /// There was none for long.
+    pub(crate) async fn take(
+        self: &Arc<ConnectionQuota>,
+        units: u32,
+    ) -> Result<QuotaPermit, NoRoom> {
+        if let Some(permit) = self.try_take(units) {
+            return Ok(permit);
+        }
+        let units = units.min(self.budget.address_units);
+        let taking = async {
+            let address = self.wait(&self.address_room, units, Some(self.address)).await;
+            let room = self.wait(&self.budget.room, units, None).await;
+            self.hold(address, room, units)
+        };
+        tokio::time::timeout(self.budget.stall_max, taking).await.map_err(|_| NoRoom)
+    }
+
+    /// Room for an answer that exists already. Those that wait for room are no more than the budget once again.
+    ///
+    /// # Errors
+    /// There was none for long, or too many wait.
+    pub(crate) async fn take_for_answer(
+        self: &Arc<ConnectionQuota>,
+        units: u32,
+    ) -> Result<QuotaPermit, NoRoom> {
+        if let Some(permit) = self.try_take(units) {
+            return Ok(permit);
+        }
+        let _overdraft = Overdraft::take(&self.budget, units).ok_or(NoRoom)?;
+        self.take(units).await
+    }
+
+    async fn wait<'a>(
+        &self,
+        room: &'a Semaphore,
+        units: u32,
+        address: Option<IpAddr>,
+    ) -> SemaphorePermit<'a> {
+        let mut acquiring = pin!(room.acquire_many(units));
+        let patience = self.budget.keep_max() / LOOK_PART;
+        loop {
+            match tokio::time::timeout(patience, &mut acquiring).await {
+                Ok(permit) => return permit.expect("budgets are never closed"),
+                Err(_) => self.budget.reclaim(units, address),
+            }
+        }
+    }
+
+    fn hold(
+        self: &Arc<ConnectionQuota>,
+        address: SemaphorePermit<'_>,
+        room: SemaphorePermit<'_>,
+        units: u32,
+    ) -> QuotaPermit {
+        address.forget();
+        room.forget();
+        self.held.fetch_add(units, Ordering::Relaxed);
+        QuotaPermit { quota: Arc::clone(self), units }
+    }
+
+    fn release(&self, units: u32) {
+        self.held.fetch_sub(units, Ordering::Relaxed);
+        self.budget.room.add_permits(units as usize);
+        self.address_room.add_permits(units as usize);
+    }
+}
+
+impl Drop for ConnectionQuota {
+    fn drop(&mut self) {
+        // Those that cannot be upgraded any more: this one, and others that are being dropped.
+        self.budget.quotas.lock().retain(|quota| quota.strong_count() > 0);
+        if Arc::strong_count(&self.address_room) == 1 {
+            let mut addresses = self.budget.addresses.lock();
+            // A connection that came meanwhile goes on with it.
+            if Arc::strong_count(&self.address_room) == 1 {
+                addresses.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl QuotaPermit {
+    pub(crate) fn units(&self) -> u32 {
+        self.units
+    }
+
+    /// Takes what another holds of the same budget.
+    pub(crate) fn merge(&mut self, mut other: QuotaPermit) {
+        self.units += std::mem::take(&mut other.units);
+    }
+
+    /// Gives back what exceeds `units`.
+    pub(crate) fn shrink_to(&mut self, units: u32) {
+        let excess = self.units.saturating_sub(units);
+        self.units -= excess;
+        self.quota.release(excess);
+    }
+}
+
+impl Drop for QuotaPermit {
+    fn drop(&mut self) {
+        self.quota.release(self.units);
+    }
+}
+
+/// An answer that exists, and has no room yet.
+struct Overdraft<'a> {
+    budget: &'a MemoryBudget,
+    units: u32,
+}
+
+impl Overdraft<'_> {
+    fn take(budget: &MemoryBudget, units: u32) -> Option<Overdraft<'_>> {
+        let fits = |drawn: u32| drawn.checked_add(units).filter(|sum| *sum <= budget.units);
+        let taken = budget.overdraft.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        taken.ok().map(|_| Overdraft { budget, units })
+    }
+}
+
+impl Drop for Overdraft<'_> {
+    fn drop(&mut self) {
+        self.budget.overdraft.fetch_sub(self.units, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use super::*;
+
+const STALL_MAX: Duration = Duration::from_secs(60);
+const KIB: usize = 1 << 10;
+
+/// A connection, and whether it was ended.
+struct Client {
+    quota: Arc<ConnectionQuota>,
+    handle: AbortHandle,
+}
+
+impl Client {
+    fn is_ended(&self) -> bool {
+        self.handle.is_aborted()
+    }
+}
+
+fn budget(kib: usize) -> Arc<MemoryBudget> {
+    MemoryBudget::new(kib * KIB, 0, STALL_MAX)
+}
+
+fn client(budget: &Arc<MemoryBudget>, address: &str) -> Client {
+    let (handle, _) = AbortHandle::new_pair();
+    Client { quota: budget.quota(address.parse().unwrap(), handle.clone()), handle }
+}
+
+/// Takes room, and keeps it waiting for the client until that is ended.
+fn keep(client: &Client, units: u32) -> tokio::task::JoinHandle<()> {
+    let permit = client.quota.try_take(units).expect("there is room");
+    client.quota.keep_all();
+    let handle = client.handle.clone();
+    tokio::spawn(async move {
+        while !handle.is_aborted() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(permit);
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_address_holds_three_quarters_and_another_finds_room() {
+    let budget = budget(1000);
+    let (here, too) = (client(&budget, "10.0.0.1"), client(&budget, "10.0.0.1"));
+    let held = here.quota.try_take(700).unwrap();
+    assert!(too.quota.try_take(51).is_none());
+    let more = too.quota.try_take(50).unwrap();
+    assert!(client(&budget, "::ffff:10.0.0.1").quota.try_take(1).is_none(), "it is the same");
+    let six = client(&budget, "2001:db8::1").quota.try_take(250).expect("a quarter is left");
+    assert!(client(&budget, "2001:db8::2").quota.try_take(1).is_none());
+    assert_eq!(budget.held_bytes(), 1000 * KIB as u64);
+    drop((held, more, six));
+    assert_eq!(budget.held_bytes(), 0);
+    assert!(here.quota.try_take(750).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_largest_frame_has_room_however_small_the_budget() {
+    let budget = MemoryBudget::new(100 * KIB, 100 * KIB, STALL_MAX);
+    assert!(client(&budget, "10.0.0.1").quota.try_take(100).is_some());
+    let small = MemoryBudget::new(100 * KIB, 1 << 30, STALL_MAX);
+    let permit = client(&small, "10.0.0.1").quota.try_take(5000).expect("as much as there is");
+    assert_eq!(permit.units(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_room_ends_those_who_keep_most_of_it_for_longest_and_no_more() {
+    let budget = budget(1000);
+    let slow: Vec<_> = (1..=7).map(|nth| client(&budget, &format!("10.0.0.{nth}"))).collect();
+    for (nth, slow) in slow.iter().enumerate() {
+        keep(slow, if nth == 3 { 300 } else { 100 });
+    }
+    let fast = client(&budget, "10.0.1.1");
+    let _held = fast.quota.try_take(100).expect("what is left");
+    let begun = Instant::now();
+    let permit = fast.quota.take(150).await.expect("room is made");
+    let waited = begun.elapsed();
+    assert!(waited >= STALL_MAX / 6 && waited < STALL_MAX / 4, "{waited:?}");
+    assert_eq!(permit.units(), 150);
+    let ended: Vec<bool> = slow.iter().map(Client::is_ended).collect();
+    assert_eq!(ended, [false, false, false, true, false, false, false]);
+    assert_eq!(budget.ended(), 1);
+    assert!(!fast.is_ended());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_small_ones_those_of_the_address_that_holds_most_are_ended() {
+    let budget = budget(1000);
+    let many: Vec<_> = (0..70).map(|_| client(&budget, "10.0.0.1")).collect();
+    let alone = client(&budget, "10.0.0.2");
+    keep(&alone, 100);
+    many.iter().for_each(|client| drop(keep(client, 10)));
+    let other = client(&budget, "10.0.0.3");
+    let _held = other.quota.try_take(200).unwrap();
+    other.quota.take(30).await.expect("room is made");
+    assert_eq!(many.iter().filter(|client| client.is_ended()).count(), 3);
+    assert!(!alone.is_ended(), "it holds more than any of them, but its address does not");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_ended_while_it_is_the_disk_that_is_slow() {
+    let budget = budget(1000);
+    let slow = client(&budget, "10.0.0.1");
+    keep(&slow, 400);
+    let waits_for_disk = client(&budget, "10.0.0.2");
+    let held = waits_for_disk.quota.try_take(600).unwrap();
+    let other = client(&budget, "10.0.0.3");
+    let begun = Instant::now();
+    assert_eq!(other.quota.take(10).await.err(), Some(NoRoom));
+    assert_eq!(begun.elapsed(), STALL_MAX);
+    assert!(!slow.is_ended() && !waits_for_disk.is_ended());
+    drop(held);
+    assert!(other.quota.take(10).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_the_disk_is_not_held_against_the_frame_behind_it() {
+    let budget = budget(1000);
+    let producers = [client(&budget, "10.0.0.1"), client(&budget, "10.0.0.2")];
+    let _complete = producers.each_ref().map(|producer| producer.quota.try_take(400).unwrap());
+    let _partial = producers.each_ref().map(|producer| producer.quota.try_take(100).unwrap());
+    producers.iter().for_each(|producer| producer.quota.keep(100));
+    let other = client(&budget, "10.0.0.3");
+    assert_eq!(other.quota.take(10).await.err(), Some(NoRoom));
+    assert!(!producers.iter().any(Client::is_ended));
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_that_wait_for_each_other_do_not_wait_for_ever() {
+    let budget = budget(1000);
+    // Each has most of its frame, and needs more for the rest.
+    let frames: Vec<_> = (1..=4).map(|nth| client(&budget, &format!("10.0.0.{nth}"))).collect();
+    let mut tasks = Vec::new();
+    for frame in &frames {
+        let permit = frame.quota.try_take(250).unwrap();
+        frame.quota.keep_all();
+        let (quota, handle) = (Arc::clone(&frame.quota), frame.handle.clone());
+        tasks.push(tokio::spawn(async move {
+            let ended = async {
+                while !handle.is_aborted() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::select! {
+                rest = quota.take(100) => rest.is_ok() && permit.units() == 250,
+                () = ended => false,
+            }
+        }));
+    }
+    let mut whole = 0;
+    for task in tasks {
+        whole += u32::from(task.await.unwrap());
+    }
+    assert!(whole >= 2, "{whole} frames came through");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_wait_for_room_are_no_more_than_the_budget_once_again() {
+    let budget = budget(100);
+    let holder = client(&budget, "10.0.0.1");
+    let held = holder.quota.try_take(75).unwrap();
+    let waits = client(&budget, "10.0.0.1");
+    let waiting = {
+        let quota = Arc::clone(&waits.quota);
+        tokio::spawn(async move { quota.take_for_answer(60).await.map(drop) })
+    };
+    tokio::task::yield_now().await;
+    assert_eq!(holder.quota.take_for_answer(60).await.err(), Some(NoRoom), "at once");
+    drop(held);
+    assert_eq!(waiting.await.unwrap(), Ok(()));
+    assert_eq!(budget.overdraft.load(Ordering::Relaxed), 0);
+    assert_eq!(budget.held_bytes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_connections_that_are_gone_held_is_forgotten() {
+    let budget = budget(100);
+    for nth in 0..100 {
+        let client = client(&budget, &format!("10.0.0.{nth}"));
+        client.quota.try_take(75).expect("the one before is gone");
+    }
+    assert!(budget.quotas.lock().is_empty());
+    assert!(budget.addresses.lock().is_empty());
+}

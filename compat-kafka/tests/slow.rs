@@ -1,0 +1,187 @@
+//! Clients that send or read slowly: each is ended, and others are served meanwhile.
+
+mod rig;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use compat_kafka::{KafkaOptions, TransferLimits};
+use rig::{PATIENCE, Rig, Wire, batch, fetch, frame, produce};
+use storage::disk::MemoryDisk;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpSocket;
+
+const MIB: usize = 1 << 20;
+/// Slower than any client here is allowed to be.
+const TRICKLE: Duration = Duration::from_millis(20);
+
+/// How long a client may pause: a test has no minutes.
+const STALL_MAX: Duration = Duration::from_secs(2);
+
+fn options() -> KafkaOptions {
+    let transfers = TransferLimits { stall_max: STALL_MAX, rate_min: 1 << 20 };
+    KafkaOptions { transfers, ..KafkaOptions::default() }
+}
+
+async fn serve(options: KafkaOptions) -> Rig {
+    let rig = Rig::start(Arc::new(MemoryDisk::new()), options, 64 * MIB).await;
+    rig.topic("t", &[]).await;
+    rig
+}
+
+fn large() -> Bytes {
+    batch(&vec![b'x'; 900 << 10])
+}
+
+/// A connection that takes few bytes at once.
+async fn narrow(address: SocketAddr) -> Wire {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(16 << 10).expect("a small window");
+    Wire(socket.connect(address).await.expect("somebody listens"))
+}
+
+fn slow(rig: &Rig) -> u64 {
+    rig.kafka.metrics().connections_slow.load(Ordering::Relaxed)
+}
+
+fn ended(rig: &Rig, budget: &str) -> u64 {
+    let found = rig.kafka.budgets().into_iter().find(|(name, ..)| *name == budget);
+    found.expect("a budget of this name").2
+}
+
+/// Trickles with `act` until `is_over`; another client is served meanwhile, with small requests and with large ones.
+async fn trickle<F: Future<Output = ()>>(
+    rig: &Rig,
+    mut act: impl FnMut() -> F,
+    is_over: impl Fn() -> bool,
+) {
+    let mut other = rig.connect().await;
+    let begun = Instant::now();
+    let mut served = 0;
+    while !is_over() || served == 0 {
+        assert!(begun.elapsed() < PATIENCE, "the slow client is never ended");
+        act().await;
+        assert_eq!(other.produce("t", batch(b"small")).await.0, 0);
+        assert_eq!(other.produce("t", large()).await.0, 0);
+        served += 1;
+        tokio::time::sleep(TRICKLE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_trickles_its_request_is_ended() {
+    let rig = serve(options()).await;
+    let request = frame(9, &produce("t", large()));
+    let mut wire = rig.connect().await;
+    wire.send(&request[..800 << 10]).await.expect("it is taken");
+    let wire = Arc::new(tokio::sync::Mutex::new(wire));
+    let one = || async { drop(wire.lock().await.send(&[0]).await) };
+    trickle(&rig, one, || slow(&rig) == 1).await;
+    // Within a length, behind it, and within a small frame too.
+    let mut wires = Vec::new();
+    for bytes in [&request[..1], &request[..4], &[0, 0, 0, 200, 0]] {
+        let mut wire = rig.connect().await;
+        wire.send(bytes).await.expect("it is taken");
+        wires.push(wire);
+    }
+    for mut wire in wires {
+        let end = tokio::time::timeout(PATIENCE, wire.0.read(&mut [0])).await;
+        assert!(matches!(end, Ok(Ok(0) | Err(_))), "{end:?}");
+    }
+    assert_eq!(slow(&rig), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_asks_nothing_at_all_is_ended_sooner_than_an_idle_one() {
+    let rig = serve(options()).await;
+    let (mut silent, mut idle) = (rig.connect().await, rig.connect().await);
+    assert_eq!(idle.produce("t", batch(b"x")).await.0, 0);
+    let end = tokio::time::timeout(PATIENCE, silent.0.read(&mut [0])).await;
+    assert_eq!(end.expect("an end").expect("an orderly one"), 0);
+    assert_eq!(idle.produce("t", batch(b"x")).await.0, 0, "that one may be idle for minutes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_trickles_through_its_answer_is_ended() {
+    let rig = serve(options()).await;
+    let mut other = rig.connect().await;
+    for _ in 0..16 {
+        assert_eq!(other.produce("t", large()).await.0, 0);
+    }
+    let wire = Arc::new(tokio::sync::Mutex::new(narrow(rig.address).await));
+    wire.lock().await.send(&frame(12, &fetch("t", 0, Duration::ZERO))).await.expect("it is taken");
+    let one = || async { drop(wire.lock().await.0.read_u8().await) };
+    trickle(&rig, one, || slow(&rig) == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_keeps_to_the_rate_is_served_however_long_it_takes() {
+    let transfers = TransferLimits { stall_max: STALL_MAX, rate_min: 100 << 10 };
+    let rig = serve(KafkaOptions { transfers, ..KafkaOptions::default() }).await;
+    let mut wire = rig.connect().await;
+    let request = frame(9, &produce("t", large()));
+    // About twice the rate, for several times as long as it may pause.
+    for piece in request.chunks(20 << 10) {
+        wire.send(piece).await.expect("it is taken");
+        tokio::time::sleep(Duration::from_millis(80)).await;
+    }
+    let answer = wire.answer::<kafka_protocol::messages::ProduceRequest>(9).await;
+    let answer = answer.expect("it was not ended");
+    assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_that_stand_still_make_room_for_others() {
+    // They may pause for long, and there is no room beside them.
+    let transfers = TransferLimits { stall_max: Duration::from_secs(6), rate_min: 4 << 10 };
+    let options =
+        KafkaOptions { transfers, requests_bytes_max: 8 * MIB, ..KafkaOptions::default() };
+    let rig = serve(options).await;
+    let request = frame(9, &produce("t", batch(&vec![b'x'; 3 * MIB])));
+    let mut standing = Vec::new();
+    for _ in 0..6 {
+        let mut wire = rig.connect().await;
+        wire.send(&request[..MIB + (400 << 10)]).await.expect("it is taken");
+        standing.push(wire);
+    }
+    let begun = Instant::now();
+    while rig.kafka.budgets()[0].1 < 7 * MIB as u64 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", rig.kafka.budgets());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut other = rig.connect().await;
+    assert_eq!(other.produce("t", large()).await.0, 0);
+    assert!(ended(&rig, "large_requests") >= 1, "somebody made room");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_nobody_takes_are_bounded_and_make_room_for_others() {
+    let transfers = TransferLimits { stall_max: Duration::from_secs(6), rate_min: 4 << 10 };
+    let options = KafkaOptions { transfers, answers_bytes_max: 8 * MIB, ..KafkaOptions::default() };
+    let rig = serve(options).await;
+    let mut other = rig.connect().await;
+    for _ in 0..8 {
+        assert_eq!(other.produce("t", large()).await.0, 0);
+    }
+    let ask = frame(12, &fetch("t", 0, Duration::ZERO));
+    let mut deaf = Vec::new();
+    for _ in 0..12 {
+        let mut wire = narrow(rig.address).await;
+        for _ in 0..20 {
+            wire.send(&ask).await.expect("small requests fit into the socket's buffers");
+        }
+        deaf.push(wire);
+    }
+    let begun = Instant::now();
+    while ended(&rig, "answers") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", rig.kafka.budgets());
+        let (_, held, _) = rig.kafka.budgets()[2];
+        assert!(held <= 8 * MIB as u64, "{held} bytes of answers");
+        let (error, batches) = other.fetch("t", 0).await.expect("others are served meanwhile");
+        assert_eq!(error, 0);
+        assert!(!batches.is_empty());
+    }
+}
