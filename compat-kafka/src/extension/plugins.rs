@@ -154,7 +154,7 @@ pub(super) async fn user_times(
         }
         Err(MomentRefused::Seek(error)) => return Err(error.into()),
         Err(refused @ MomentRefused::TooMany) => {
-            return Err(Refusal::new("too_large", refused.to_string()));
+            return Err(Refusal::new(HistoryErrorCode::TooLarge, refused.to_string()));
         }
     };
     let view = readable.view(partition).ok_or_else(unknown)?;

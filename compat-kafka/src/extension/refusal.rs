@@ -85,6 +85,7 @@ impl From<EngineError> for Refusal {
             EngineError::Disk(_) | EngineError::Corrupt(_) => HistoryErrorCode::Internal,
             // Only who appends or makes a topic is told of these, and no question does.
             EngineError::TopicExists(_)
+            | EngineError::TopicLimit(_)
             | EngineError::Duplicate { .. }
             | EngineError::OutOfOrderSequence { .. }
             | EngineError::StaleProducerEpoch { .. }
@@ -154,6 +155,7 @@ impl From<GroupError> for Refusal {
             | GroupError::InvalidSessionTimeout
             | GroupError::GroupMaxSizeReached
             | GroupError::GroupSubscribedToTopic
+            | GroupError::NoRoom
             | GroupError::TooLarge => Refusal::new(HistoryErrorCode::Internal, error.to_string()),
         }
     }
