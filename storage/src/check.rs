@@ -255,7 +255,14 @@ fn run(
 ) -> io::Result<Report> {
     let mut journal = Journal::default();
     match BoundFile::read(disk) {
-        Ok(bound) => journal.report.bound = bound,
+        Ok(bound) => {
+            journal.report.bound = bound;
+            if let Some(position) = BoundFile::lost_slot(disk)? {
+                journal.report.problem(format!(
+                    "journal/bound lacks what was written to it: a slot is empty that was not, so the bound may be older than what was promised on. position={position}; if the wall clock was never set back, a start makes it whole; else restore the whole data directory from a backup"
+                ));
+            }
+        }
         Err(BoundError::Disk(error)) => return Err(error),
         Err(error) => journal.report.problem(error.to_string()),
     }

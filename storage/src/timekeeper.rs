@@ -132,6 +132,21 @@ impl BoundFile {
         Ok(newest)
     }
 
+    /// Where in the file a slot lies that is empty although it was written: of two writes, one went to each.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn lost_slot(disk: &dyn Disk) -> io::Result<Option<u64>> {
+        let slots = match disk.open(BOUND_FILE) {
+            Ok(file) => read_slots(&*file)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_second = |slot: &Slot| matches!(slot, Slot::Whole(bound) if bound.sequence >= 2);
+        let lost = slots.iter().position(|slot| *slot == Slot::Empty);
+        Ok(lost.filter(|_| slots.iter().any(is_second)).map(|index| index as u64 * SLOT_STRIDE))
+    }
+
     /// Opens or creates it, to be written after `newest`.
     ///
     /// # Errors

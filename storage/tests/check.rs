@@ -316,3 +316,29 @@ fn files_are_not_said_to_be_left_over_while_the_manifest_cannot_be_believed() {
     assert!(lost.problems[0].contains("manifest"), "{:?}", lost.problems);
     assert_eq!((damaged.leftovers, lost.leftovers), (vec![], vec![]));
 }
+
+#[test]
+fn a_zeroed_slot_of_the_bound_is_named_until_a_start_made_it_whole() {
+    for slot in 0..2_usize {
+        let disk = an_unfiled_store();
+        let mut bytes = disk.bytes("bound");
+        bytes[slot * 4096..][..48].fill(0);
+        replace(&disk, "bound", &bytes);
+        let problems = checked(&disk).problems;
+        let named = format!("position={}", slot * 4096);
+        assert!(problems.iter().any(|problem| problem.contains(&named)), "{problems:?}");
+    }
+    let disk = MemoryDisk::new();
+    Rig::open(&disk, options(), &manual_clock()).unwrap().store.close();
+    assert_eq!(checked(&disk).problems, [""; 0], "a store of one write or two");
+}
+
+#[test]
+fn a_newest_segment_that_is_gone_is_named() {
+    let disk = an_unfiled_store();
+    let newest = names(&disk, ".journal").pop().unwrap();
+    disk.remove(&newest).unwrap();
+    let problems = checked(&disk).problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("(the last segment)"), "{problems:?}");
+}
