@@ -16,9 +16,12 @@ use crate::compaction::CompactionSettings;
 use crate::config::{TopicConfig, TopicDefaults};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::namespace::{Partition, Topic};
+use crate::namespace::{Partition, Topic, TopicId};
 use crate::retention::{GiveUp, History, Rules};
+use crate::troubles::Round;
 
+/// Of so many partitions horizons move under one hold of pins and topics, which others wait for.
+const GIVEN_UP_AT_ONCE: usize = 64;
 /// After how many failures of the disk a round goes no further.
 const FAILURES_MAX: u32 = 8;
 
@@ -106,32 +109,50 @@ impl Engine {
         if self.time_to_give_up().is_some() {
             self.remove_expired_pins().await?;
         }
-        // Pins stay as they are from the decision until the horizon is on stable storage.
-        let held = self.hold_changes().await;
         let engine = Arc::clone(self);
-        self.on_a_thread(move || {
-            let given_up = engine.give_up_now();
-            drop(held);
-            given_up
-        })
-        .await
+        self.on_a_thread(move || engine.give_up_now()).await
     }
 
     fn give_up_now(&self) -> Result<usize, EngineError> {
         // A clock that cannot be trusted makes nothing old. How large a partition is asks no clock.
         let now = self.time_to_give_up().unwrap_or(SysTime(0));
-        let (mut starts, mut round) = (Vec::new(), self.troubles.round("give up what is old"));
+        // The look at all that there is may take long, and holds nobody up.
+        let (mut due, mut round) = (Vec::new(), self.troubles.round("give up what is old"));
         for (topic, rules) in self.retention_rules() {
             for partition in &topic.partitions {
                 let start = self.new_start(&topic, &rules, partition, now);
-                if let Some(Some(start)) = round.done(&topic.name, partition, start) {
-                    starts.push((partition.log.id, start));
+                if let Some(Some(_)) = round.done(&topic.name, partition, start) {
+                    due.push((topic.id, Arc::clone(partition)));
                 }
             }
         }
-        let given_up = self.give_up_each(&starts)?;
+        let mut given_up = 0;
+        for due in due.chunks(GIVEN_UP_AT_ONCE) {
+            // Pins stay as they are from the decision until the horizon is on stable storage.
+            let Some(held) = self.hold_changes_here() else { break };
+            given_up += self.give_up_due(due, &mut round)?;
+            drop(held);
+        }
         round.end()?;
         Ok(given_up)
+    }
+
+    /// Gives up what is due of some partitions, by the pins and settings of now.
+    fn give_up_due(
+        &self,
+        due: &[(TopicId, Arc<Partition>)],
+        round: &mut Round<'_>,
+    ) -> Result<usize, EngineError> {
+        let now = self.time_to_give_up().unwrap_or(SysTime(0));
+        let mut starts = Vec::new();
+        for (id, partition) in due {
+            let Some((topic, rules)) = self.retention_rules_of(id) else { continue };
+            let start = self.new_start(&topic, &rules, partition, now);
+            if let Some(Some(start)) = round.done(&topic.name, partition, start) {
+                starts.push((partition.log.id, start));
+            }
+        }
+        Ok(self.give_up_each(&starts)?)
     }
 
     /// Where a partition is to begin by the rules, if that is later than it does.

@@ -262,11 +262,12 @@ impl Namespace {
 
     /// Every topic that is or was, as it is or was last, and when it was deleted, if it was.
     pub(crate) fn topics_ever(&self) -> impl Iterator<Item = (&Arc<Topic>, Option<Hlc>)> {
-        self.by_id.values().filter_map(|versions| match &**versions {
-            [.., (_, Some(topic)), (deleted, None)] => Some((topic, Some(*deleted))),
-            [.., (_, Some(topic))] => Some((topic, None)),
-            _ => None,
-        })
+        self.by_id.values().filter_map(last_of)
+    }
+
+    /// A topic that is or was, in the same way.
+    pub(crate) fn topic_ever(&self, id: &TopicId) -> Option<(&Arc<Topic>, Option<Hlc>)> {
+        self.by_id.get(id).and_then(last_of)
     }
 
     /// When a topic was deleted, if it was.
@@ -379,6 +380,14 @@ impl TopicBetween {
         let last = versions[..until].iter().rev().find_map(|(_, topic)| topic.clone())?;
         let deleted = after.is_none().then_some(*stamp);
         Some(TopicBetween { before, last, deleted })
+    }
+}
+
+fn last_of(versions: &Versions) -> Option<(&Arc<Topic>, Option<Hlc>)> {
+    match &**versions {
+        [.., (_, Some(topic)), (deleted, None)] => Some((topic, Some(*deleted))),
+        [.., (_, Some(topic))] => Some((topic, None)),
+        _ => None,
     }
 }
 

@@ -17,7 +17,7 @@ use storage::Offset;
 
 use crate::config::{TopicConfig, TopicDefaults};
 use crate::engine::Engine;
-use crate::namespace::Topic;
+use crate::namespace::{Topic, TopicId};
 
 /// What must be known of a partition's log.
 pub trait History {
@@ -138,6 +138,14 @@ impl Engine {
             })
             .filter(|(_, rules)| *rules != Rules::default())
             .collect()
+    }
+
+    /// The same of one topic.
+    pub(crate) fn retention_rules_of(&self, id: &TopicId) -> Option<(Arc<Topic>, Rules)> {
+        let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
+        let namespace = self.shared.namespace.read();
+        let (topic, deleted) = namespace.topic_ever(id)?;
+        Some((Arc::clone(topic), Rules::new(&topic.config, defaults, deleted, kept)))
     }
 }
 

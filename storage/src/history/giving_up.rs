@@ -23,6 +23,41 @@ pub struct Freed {
     pub punched_bytes: u64,
 }
 
+/// What is kept of logs once everything in front of `starts` was given up, where that is another than
+/// `before`.
+fn horizons_after(
+    starts: &[(LogId, Offset)],
+    logs: &HashMap<LogId, Arc<Log>>,
+    before: &HashMap<LogId, Horizon>,
+) -> io::Result<BTreeMap<LogId, Horizon>> {
+    let mut changed: BTreeMap<LogId, Horizon> = BTreeMap::new();
+    for (id, start) in starts {
+        let log = &logs[id];
+        let mut horizon = *changed.get(id).unwrap_or(&before[id]);
+        let start = (*start).min(log.end());
+        if start <= horizon.start {
+            continue;
+        }
+        let lost_to = match log.entry_at(Offset(start.0 - 1))? {
+            Some(last_lost) if last_lost.base < start => last_lost.stamp,
+            // What held it was compacted away.
+            _ => log.sealed_now().tip_before_offset(start)?.stamp,
+        };
+        horizon.start = start;
+        horizon.lost_to = horizon.lost_to.max(lost_to);
+        let freed = log.sealed_now().tip_of_whole(|run| run.tip.end <= start)?;
+        if freed.end > horizon.freed.end {
+            horizon.freed = freed;
+        }
+        // A base has nothing behind what is freed.
+        if horizon.base > 0 && start >= log.base().map_or(Offset(0), |base| base.run.tip.end) {
+            horizon.base = 0;
+        }
+        changed.insert(*id, horizon);
+    }
+    Ok(changed)
+}
+
 impl History {
     /// Gives up everything in front of the offsets named. Its space is given back two rounds of
     /// [`History::free`] later.
@@ -31,35 +66,20 @@ impl History {
     /// The disk fails; then nothing has changed.
     pub(crate) fn give_up(&self, starts: &[(LogId, Offset)]) -> io::Result<()> {
         let logs = self.logs_of(starts.iter().map(|(id, _)| *id))?;
-        let mut changed: BTreeMap<LogId, Horizon> = BTreeMap::new();
-        let mut manifest = self.manifest.lock();
-        for (id, start) in starts {
-            let log = &logs[id];
-            let mut horizon = *changed.get(id).unwrap_or(&log.horizon());
-            let start = (*start).min(log.end());
-            if start <= horizon.start {
-                continue;
+        let (mut manifest, changed) = loop {
+            // Indexes are read before: whoever loads a log waits for the manifest.
+            let before: HashMap<LogId, Horizon> =
+                logs.iter().map(|(id, log)| (*id, log.horizon())).collect();
+            let changed = horizons_after(starts, &logs, &before)?;
+            if changed.is_empty() {
+                return Ok(());
             }
-            let lost_to = match log.entry_at(Offset(start.0 - 1))? {
-                Some(last_lost) if last_lost.base < start => last_lost.stamp,
-                // What held it was compacted away.
-                _ => log.sealed_now().tip_before_offset(start)?.stamp,
-            };
-            horizon.start = start;
-            horizon.lost_to = horizon.lost_to.max(lost_to);
-            let freed = log.sealed_now().tip_of_whole(|run| run.tip.end <= start)?;
-            if freed.end > horizon.freed.end {
-                horizon.freed = freed;
+            let manifest = self.manifest.lock();
+            // Compaction may have been here meanwhile.
+            if logs.iter().all(|(id, log)| log.horizon() == before[id]) {
+                break (manifest, changed);
             }
-            // A base has nothing behind what is freed.
-            if horizon.base > 0 && start >= log.base().map_or(Offset(0), |base| base.run.tip.end) {
-                horizon.base = 0;
-            }
-            changed.insert(*id, horizon);
-        }
-        if changed.is_empty() {
-            return Ok(());
-        }
+        };
         self.commit(&mut manifest, &ManifestEdit::of_logs(&changed))?;
         let mut unnamed = Vec::new();
         for (id, horizon) in changed {
