@@ -65,7 +65,11 @@ fn status_of(code: HistoryErrorCode) -> StatusCode {
         Code::Unreadable => StatusCode::UNPROCESSABLE_ENTITY,
         Code::NotYet => StatusCode::TOO_EARLY,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        Code::Fenced | Code::Starting | Code::Stopping | Code::Unfinished => {
+        Code::Fenced
+        | Code::Loading
+        | Code::Starting
+        | Code::Stopping
+        | Code::Unfinished => {
             StatusCode::SERVICE_UNAVAILABLE
         }
     }
@@ -86,7 +90,7 @@ mod tests {
             let expected = format!("| `{code}` | {} |", status_of(*code).as_u16());
             assert!(row.starts_with(&expected), "{expected} {row}");
             let is_ours = status_of(*code).is_server_error();
-            let may_be = ["fenced", "starting", "stopping", "unfinished", "internal"];
+            let may_be = ["fenced", "loading", "starting", "stopping", "unfinished", "internal"];
             assert_eq!(is_ours, may_be.contains(&code.name()), "{code}");
         }
     }

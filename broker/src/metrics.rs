@@ -174,6 +174,17 @@ fn contents(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
     let partitions: usize = topics.iter().map(|topic| topic.partitions.len()).sum();
     page.gauge("freezeframe_topics", "Topics", topics.len() as u64)?;
     page.gauge("freezeframe_partitions", "Partitions of all topics", partitions as u64)?;
+    let (rebuilds, in_memory) = parts.engine.catalog_rebuilds();
+    page.counter(
+        "freezeframe_catalog_rebuilds",
+        "Times that offsets, groups and names were loaded again because their catalog failed",
+        rebuilds,
+    )?;
+    page.gauge(
+        "freezeframe_catalog_in_memory",
+        "Whether the catalog lies in memory, for the disk has no room for it",
+        u64::from(in_memory),
+    )?;
     match parts.engine.group_snapshots() {
         Ok(groups) => page.gauge("freezeframe_groups", "Consumer groups", groups.len() as u64),
         // A gauge that is missing says more than a wrong one.

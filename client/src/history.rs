@@ -319,6 +319,8 @@ pub enum RefusalCode {
     Starting,
     /// The server ends.
     Stopping,
+    /// What the catalog keeps is being loaded from the journal.
+    Loading,
     /// There is no such question for GET.
     UnknownOp,
     /// There is nothing at this path.

@@ -25,6 +25,8 @@ pub(crate) fn engine_error(error: &EngineError) -> ResponseError {
         EngineError::UserTimeFalls { .. } => ResponseError::InvalidTimestamp,
         EngineError::UserTime(_) => ResponseError::InvalidConfig,
         EngineError::Fenced(_) => ResponseError::NotLeaderOrFollower,
+        // As a coordinator of Kafka that reads its part of the offsets' topic back: clients ask again.
+        EngineError::Loading(_) => ResponseError::CoordinatorLoadInProgress,
         EngineError::Disk(_) | EngineError::Corrupt(_) => ResponseError::KafkaStorageError,
         EngineError::Stopping(_) => ResponseError::NotLeaderOrFollower,
     }

@@ -388,7 +388,7 @@ impl Page<'_> {
         let log = self.engine.store.log(NAMESPACE_LOG)?;
         let (first, end) = (tip_at(&log, self.from)?.end, tip_at(&log, self.until)?.end);
         let mut next = from.max(first);
-        let mut events = Events::new(&log, next);
+        let mut events = Events::new(log, next);
         while next < end {
             if self.is_full() {
                 return Ok(Next::Place(DiffPlace::Pin(next.0)));
@@ -410,7 +410,8 @@ impl Page<'_> {
         let mut last = last.to_vec();
         while !self.is_full() {
             let behind = (!last.is_empty()).then_some(&*last);
-            let compared = self.engine.shared.groups.compare_offset(behind, self.from, self.until);
+            let groups = self.engine.shared.groups().map_err(EngineError::from)?;
+            let compared = groups.compare_offset(behind, self.from, self.until);
             let compared = compared.map_err(EngineError::from)?;
             let Some(Compared { key, difference }) = compared else {
                 self.engine.check_groups_kept(self.from)?;
@@ -436,7 +437,8 @@ impl Page<'_> {
         let mut last = last.to_vec();
         while !self.is_full() {
             let behind = (!last.is_empty()).then_some(&*last);
-            let compared = self.engine.shared.groups.compare_group(behind, self.from, self.until);
+            let groups = self.engine.shared.groups().map_err(EngineError::from)?;
+            let compared = groups.compare_group(behind, self.from, self.until);
             let compared = compared.map_err(EngineError::from)?;
             let Some(Compared { key, difference }) = compared else {
                 self.engine.check_groups_kept(self.from)?;

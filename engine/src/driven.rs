@@ -20,10 +20,11 @@ impl Engine {
     }
 
     /// Does what an engine that is [driven by hand](storage::Options::driven_by_hand) has to do now:
-    /// writes one group, renews the clock's bound, applies events. Whether there was anything to do.
+    /// writes one group, renews the clock's bound, applies events, makes the catalog anew. Whether there was anything to do.
     pub fn turn(&self) -> bool {
         let wrote = self.store.turn();
-        self.apply_by_hand() || wrote
+        let applied = self.apply_by_hand();
+        self.rebuild_by_hand() || applied || wrote
     }
 
     /// Every topic that is or was, by its creation, as it is or was last; and when it was deleted, if it

@@ -6,6 +6,7 @@
 mod appending;
 mod applying;
 mod options;
+mod rebuilding;
 mod replaying;
 mod topics;
 
@@ -13,9 +14,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 
-use hlc::WallClock;
+use hlc::{Hlc, WallClock};
 use parking_lot::{Mutex, RwLock};
-use storage::catalog::Catalog;
+use storage::catalog::{CatalogDirectory, CatalogError};
 use storage::disk::Disk;
 use storage::log::Watcher;
 use storage::timekeeper::Timekeeper;
@@ -23,10 +24,12 @@ use storage::{DataCache, HistoryStats, Log, OpenError, Stats, Store};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::append::{Format, Stager};
+use crate::catalog_slot::CatalogSlot;
 use crate::config::TopicDefaults;
 use crate::cut_cache::CutCache;
 use crate::files::Files;
 use crate::groups::Groups;
+use crate::namespace::event::Event;
 use crate::namespace::{GROUPS_LOG, Namespace};
 use crate::producers::Producers;
 use crate::troubles::Troubles;
@@ -36,8 +39,8 @@ pub use appending::Appending;
 pub(crate) use appending::{FLIGHT_UNIT, flatten};
 use applying::Applying;
 pub use options::EngineOptions;
-pub(crate) use replaying::Events;
-use replaying::{Rebuild, replay_events};
+pub(crate) use replaying::{Events, FillError};
+use replaying::{Rebuild, open_catalog, replay_namespace};
 
 /// Woken when a log that it watches grows.
 #[derive(Debug, Default)]
@@ -62,13 +65,32 @@ pub(crate) type Changing = Arc<tokio::sync::Mutex<()>>;
 
 pub(crate) struct Shared {
     pub(crate) namespace: RwLock<Namespace>,
-    pub(crate) groups: Groups,
-    /// The stamp of the last namespace event that was applied.
+    /// Offsets, groups, and names of files.
+    pub(crate) catalog: CatalogSlot,
+    /// The stamp of the last event of the namespace or of groups that was applied.
     applied: AtomicU64,
+    /// Held while an event is applied.
+    applying: Mutex<()>,
     pub(crate) advanced: Arc<Notify>,
     /// Why no further event is applied, if one could not be: what follows it would be an answer with
     /// a hole in it. The next start applies them all.
     failed: OnceLock<Arc<str>>,
+}
+
+impl Shared {
+    /// Offsets and groups.
+    pub(crate) fn groups(&self) -> Result<Groups, CatalogError> {
+        Ok(Groups::new(self.catalog.get()?))
+    }
+
+    /// The name of the topic that `event`, which was applied, deleted.
+    fn deleted_by(&self, event: &Event, stamp: Hlc) -> Option<Arc<str>> {
+        let Event::TopicDeleted { id } = event else { return None };
+        let namespace = self.namespace.read();
+        // A journal may delete a topic twice, and means the first.
+        let deletes = namespace.deleted(id) == Some(stamp);
+        deletes.then(|| namespace.name_of(id)).flatten()
+    }
 }
 
 /// Topics, groups, and their past.
@@ -86,7 +108,7 @@ pub struct Engine {
     pub(crate) changing: Changing,
     producer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     applier: Mutex<Option<mpsc::Sender<Applying>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// What waits to be applied, where no thread does it.
     by_hand: Mutex<Option<mpsc::Receiver<Applying>>>,
 }
@@ -102,14 +124,6 @@ impl Engine {
         wall: Arc<dyn WallClock>,
         format: Arc<dyn Format>,
     ) -> Result<Engine, OpenError> {
-        let catalog_failed = |error: storage::catalog::CatalogError| {
-            OpenError::Disk(std::io::Error::other(error.to_string()))
-        };
-        let catalog = match &options.catalog {
-            Some(directory) => Catalog::open(directory),
-            None => Catalog::temporary(),
-        }
-        .map_err(catalog_failed)?;
         let mut rebuild = Rebuild { format: Arc::clone(&format), producers: Producers::default() };
         let advanced = Arc::new(Notify::new());
         let told = Arc::clone(&advanced);
@@ -135,14 +149,21 @@ impl Engine {
         }
         let shared = Arc::new(Shared {
             namespace: RwLock::new(Namespace::new()),
-            groups: Groups::new(catalog),
+            catalog: CatalogSlot::new(CatalogDirectory::new(
+                options.catalog.clone(),
+                options.catalog_faults.clone(),
+            )),
             applied: AtomicU64::new(0),
+            applying: Mutex::default(),
             advanced,
             failed: OnceLock::new(),
         });
-        replay_events(&store, &shared).map_err(|why| {
-            OpenError::Disk(std::io::Error::other(format!("replay the namespace: {why}")))
-        })?;
+        let failed = |doing: &str, why: String| {
+            OpenError::Disk(std::io::Error::other(format!("{doing}: {why}")))
+        };
+        replay_namespace(&store, &shared).map_err(|why| failed("replay the namespace", why))?;
+        let files_next =
+            open_catalog(&store, &shared).map_err(|why| failed("fill the catalog", why))?;
         shared.namespace.read().restore_rules(&rules);
         let below = shared.namespace.read().producer_ids_below;
         let flight_units = (options.flight_bytes_max / FLIGHT_UNIT).max(1);
@@ -151,6 +172,7 @@ impl Engine {
             Arc::clone(&store),
             Arc::clone(&shared),
             (Arc::clone(&flight), flight_units),
+            files_next,
             options.files,
         )
         .map_err(|error| OpenError::Disk(std::io::Error::other(error)))?;
@@ -167,10 +189,11 @@ impl Engine {
             changing: Changing::default(),
             producer_ids: tokio::sync::Mutex::new(below..below),
             applier: Mutex::new(None),
-            thread: Mutex::new(None),
+            threads: Mutex::default(),
             by_hand: Mutex::new(None),
         };
         engine.start_applier().map_err(OpenError::Disk)?;
+        engine.start_rebuild().map_err(OpenError::Disk)?;
         Ok(engine)
     }
 
@@ -220,10 +243,13 @@ impl Engine {
         self.store.close();
         self.apply_by_hand();
         self.applier.lock().take();
-        if let Some(thread) = self.thread.lock().take() {
+        self.shared.catalog.close();
+        for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
-        self.shared.groups.catalog().flush();
+        if let Ok(catalog) = self.shared.catalog.get() {
+            catalog.flush();
+        }
     }
 
     /// Files, and their past.

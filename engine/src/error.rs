@@ -111,6 +111,9 @@ pub enum EngineError {
     /// The clock cannot be trusted, or its bound not be written.
     #[error("{0}")]
     Fenced(String),
+    /// Offsets, groups and names are being loaded from the journal: ask again.
+    #[error(transparent)]
+    Loading(#[from] CatalogError),
     /// The disk is full or fails.
     #[error("{0}")]
     Disk(Arc<str>),
@@ -120,12 +123,6 @@ pub enum EngineError {
     /// The service is stopping.
     #[error("the service is stopping: {0}")]
     Stopping(Arc<str>),
-}
-
-impl From<CatalogError> for EngineError {
-    fn from(error: CatalogError) -> EngineError {
-        EngineError::Disk(error.to_string().into())
-    }
 }
 
 impl From<std::io::Error> for EngineError {

@@ -34,8 +34,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hlc::Cut;
-use storage::Store;
 use storage::fig::NodeCache;
+use storage::{Offset, Store};
 use tokio::sync::{Semaphore, oneshot};
 
 pub use attributes::{FileAttributes, Permissions};
@@ -52,8 +52,8 @@ pub use view::{FilePiece, FileView, READ_BYTES_MAX};
 use crate::append::Stager;
 use crate::engine::Shared;
 use contents::Contents;
-use event::FILES_LOG;
-pub(crate) use event::is_file_kind;
+pub(crate) use event::{FILES_LOG, is_file_kind};
+pub(crate) use names::FilesFill;
 use names::Names;
 use open::Opened;
 
@@ -106,9 +106,10 @@ impl Files {
         store: Arc<Store<Stager>>,
         shared: Arc<Shared>,
         flight: (Arc<Semaphore>, usize),
+        next: Offset,
         options: FileOptions,
     ) -> Result<Files, FileError> {
-        let names = Names::open(store.log(FILES_LOG)?, shared)?;
+        let names = Names::new(store.log(FILES_LOG)?, shared, next);
         Ok(Files(Arc::new(Inner {
             store,
             names,
@@ -121,6 +122,11 @@ impl Files {
             options,
             closing: AtomicBool::new(false),
         })))
+    }
+
+    /// Holds up who looks for names, and says which event of files is the next to be applied.
+    pub(crate) fn hold_names(&self) -> parking_lot::MutexGuard<'_, Offset> {
+        self.0.names.hold()
     }
 
     /// Saves the index of every file in memory. Called before the store is closed, which completes

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hlc::{Cut, Hlc};
 use tokio::sync::oneshot;
 
+use crate::blocking::on_disk;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::group_moments::{Offsets, put};
@@ -145,7 +146,7 @@ impl Engine {
     /// # Errors
     /// The catalog cannot be read.
     pub fn group_snapshots(&self) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        Ok(self.shared.groups.snapshots(Cut::ALL)?)
+        on_disk(|| Ok(self.shared.groups()?.snapshots(Cut::ALL)?))
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use hlc::{Cut, Hlc, SysTime};
 use storage::{Log, Offset};
 
-use crate::engine::{Engine, Events};
+use crate::engine::{Engine, Events, FillError};
 use crate::error::EngineError;
 use crate::groups::Groups;
 use crate::namespace::GROUPS_LOG;
@@ -80,7 +80,7 @@ impl Engine {
 
     fn give_up_groups_now(&self, held: ChangesHeld) -> Result<bool, EngineError> {
         let Some(Going { horizon, start }) = self.going_of_groups()? else { return Ok(false) };
-        let groups = &self.shared.groups;
+        let groups = self.shared.groups()?;
         let bytes_max = self.options.housekeeping.restated_bytes_max;
         groups.restate(horizon, bytes_max, &mut |event| self.change_here(event).map(drop))?;
         // One that forgot more than the log still has would be made anew at the next start.
@@ -107,7 +107,7 @@ impl Engine {
             return Ok(None);
         }
         let horizon = Cut::through(tip.stamp);
-        let restated = self.shared.groups.restated_bytes(horizon)?;
+        let restated = self.shared.groups()?.restated_bytes(horizon)?;
         Ok((restated <= going / RESTATED_PART).then_some(Going { horizon, start: tip.end }))
     }
 
@@ -125,23 +125,24 @@ fn duration_ms(duration: Duration) -> u64 {
 }
 
 /// Begins the catalog anew, with what was restated for the start that the log has.
-pub(crate) fn refill(groups: &Groups, log: &Log) -> Result<(), String> {
-    groups.forget().map_err(|error| error.to_string())?;
+pub(crate) fn refill(groups: &Groups, log: &Arc<Log>) -> Result<(), FillError> {
+    groups.forget()?;
     if log.start() == Offset(0) {
         return Ok(());
     }
     let kept_from = earliest(&log.horizon());
-    for event in Events::new(log, log.start()) {
+    for event in Events::new(Arc::clone(log), log.start()) {
         let (Event::GroupsRestated { horizon, offsets, groups: states, is_last }, ..) = event?
         else {
             continue;
         };
         if Hlc::from_bits(horizon) == kept_from {
-            groups.take_up(&offsets, &states).map_err(|error| error.to_string())?;
+            groups.take_up(&offsets, &states)?;
             if is_last {
                 return Ok(());
             }
         }
     }
-    Err(format!("offsets and groups were given up, and not restated. horizon={kept_from}"))
+    let why = format!("offsets and groups were given up, and not restated. horizon={kept_from}");
+    Err(FillError::Journal(why))
 }

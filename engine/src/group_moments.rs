@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use hlc::{Cut, Hlc, Moment};
 
+use crate::blocking::on_disk;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::namespace::Topic;
@@ -259,7 +260,7 @@ impl Engine {
     }
 
     pub(crate) fn held_by(&self, group: &str, cut: Cut) -> Result<Offsets, EngineError> {
-        let held = self.shared.groups.held(Some(group), cut)?;
+        let held = on_disk(|| self.shared.groups()?.held(Some(group), cut))?;
         let commit = |held: crate::GroupOffset| {
             let crate::Committed { offset, leader_epoch, metadata } = held.committed;
             let (topic, partition) = (held.topic, held.partition);

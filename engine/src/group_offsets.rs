@@ -35,11 +35,12 @@ impl Engine {
         topic: &str,
         partition: u32,
     ) -> Result<Option<Committed>, EngineError> {
-        let groups = &self.shared.groups;
-        if let Some(committed) = groups.committed(group, topic, partition, Cut::ALL)? {
+        let groups = self.shared.groups()?;
+        let held = |partition| on_disk(|| groups.committed(group, topic, partition, Cut::ALL));
+        if let Some(committed) = held(partition)? {
             return Ok(Some(committed));
         }
-        let later = groups.committed(group, topic, LATER_PARTITIONS, Cut::ALL)?;
+        let later = held(LATER_PARTITIONS)?;
         let is_later = |later: &Committed| i64::from(partition) >= later.offset;
         Ok(later.filter(is_later).and_then(|_| self.beginning(topic, partition)))
     }
@@ -55,7 +56,7 @@ impl Engine {
     /// # Errors
     /// The catalog cannot be read.
     pub fn committed_offsets(&self, group: Option<&str>) -> Result<Vec<GroupOffset>, EngineError> {
-        let held = self.shared.groups.held(group, Cut::ALL)?;
+        let held = on_disk(|| self.shared.groups()?.held(group, Cut::ALL))?;
         let mut offsets = Vec::with_capacity(held.len());
         // What stands for later partitions comes behind all that are not.
         for of_topic in held.chunk_by(|a, b| (&a.group, &a.topic) == (&b.group, &b.topic)) {
@@ -96,7 +97,8 @@ impl Engine {
         when: When,
     ) -> Result<(Cut, Hlc, Vec<GroupOffset>), SeekError> {
         let (at, frontier) = self.settle(cut, when).await?;
-        let offsets = self.shared.groups.offsets(group, at).map_err(EngineError::from)?;
+        let offsets = on_disk(|| self.shared.groups()?.offsets(group, at));
+        let offsets = offsets.map_err(EngineError::from)?;
         // Asked last: what is given up meanwhile is missing from the answer.
         self.check_groups_kept(at)?;
         Ok((at, frontier, offsets))
@@ -119,7 +121,7 @@ impl Engine {
     }
 
     fn groups_in(&self, group: Option<&str>, at: Cut) -> Result<Vec<GroupThen>, EngineError> {
-        let kept = &self.shared.groups;
+        let kept = self.shared.groups()?;
         let mut groups = std::collections::BTreeMap::<String, GroupThen>::new();
         let named = |group: &str| GroupThen {
             group: group.to_owned(),

@@ -3,6 +3,9 @@
 mod comparing;
 mod restating;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use hlc::{Cut, Hlc};
 use serde::{Deserialize, Serialize};
 use storage::catalog::{Applied, Catalog, CatalogError, Changes, escape, unescape};
@@ -57,7 +60,9 @@ pub struct OffsetDifference {
 const SEPARATOR: &[u8] = &[1, 3];
 const OFFSETS: u8 = b'o';
 const GROUPS: u8 = b'g';
-/// With what all keys of groups begin.
+/// Which groups may hold offsets of a topic: those that do, and perhaps others.
+const READERS: u8 = b'r';
+/// With what all keys of groups that have versions begin.
 const PREFIXES: &[u8] = &[OFFSETS, GROUPS];
 
 fn offsets_of(group: Option<&str>) -> Vec<u8> {
@@ -70,9 +75,7 @@ fn offsets_of(group: Option<&str>) -> Vec<u8> {
 }
 
 fn offset_key(group: &str, topic: &str, partition: u32) -> Vec<u8> {
-    let mut key = offsets_of(Some(group));
-    escape(topic, &mut key);
-    key.extend_from_slice(SEPARATOR);
+    let mut key = offsets_of_topic(group, topic);
     key.extend_from_slice(format!("{partition:08x}").as_bytes());
     key
 }
@@ -96,6 +99,26 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..at], &bytes[at + 2..]))
 }
 
+fn offsets_of_topic(group: &str, topic: &str) -> Vec<u8> {
+    let mut key = offsets_of(Some(group));
+    escape(topic, &mut key);
+    key.extend_from_slice(SEPARATOR);
+    key
+}
+
+fn readers_of(topic: &str) -> Vec<u8> {
+    let mut key = vec![READERS];
+    escape(topic, &mut key);
+    key.extend_from_slice(SEPARATOR);
+    key
+}
+
+fn reader_key(topic: &str, group: &str) -> Vec<u8> {
+    let mut key = readers_of(topic);
+    escape(group, &mut key);
+    key
+}
+
 fn put_offset(changes: &mut Changes, group: &str, commit: &OffsetCommit, stamp: Hlc) {
     let committed = Committed {
         offset: commit.offset,
@@ -107,13 +130,13 @@ fn put_offset(changes: &mut Changes, group: &str, commit: &OffsetCommit, stamp: 
     changes.put(&key, stamp, Some(&value));
 }
 
-/// The state of all groups.
+/// The state of all groups, in one catalog.
 pub(crate) struct Groups {
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
 }
 
 impl Groups {
-    pub(crate) fn new(catalog: Catalog) -> Groups {
+    pub(crate) fn new(catalog: Arc<Catalog>) -> Groups {
         Groups { catalog }
     }
 
@@ -133,9 +156,7 @@ impl Groups {
         let mut changes = Changes::default();
         match event {
             Event::OffsetsCommitted { group, offsets } => {
-                for commit in offsets {
-                    put_offset(&mut changes, group, commit, stamp);
-                }
+                self.put_offsets(&mut changes, group, offsets, stamp)?;
             }
             Event::OffsetsDeleted { group, partitions } => {
                 for (topic, partition) in partitions {
@@ -146,30 +167,68 @@ impl Groups {
                 for (topic, partition) in removed {
                     changes.put(&offset_key(group, topic, *partition), stamp, None);
                 }
-                for commit in offsets {
-                    put_offset(&mut changes, group, commit, stamp);
-                }
+                self.put_offsets(&mut changes, group, offsets, stamp)?;
             }
             Event::GroupSaved { group, snapshot } => {
                 changes.put(&group_key(group), stamp, Some(snapshot));
             }
             Event::GroupDeleted { group } => {
                 for (key, ..) in self.catalog.scan(&offsets_of(Some(group)), Cut::below(stamp))? {
+                    if let Some((_, topic, _)) = parts_of(&key) {
+                        changes.keep(&reader_key(&topic, group), None);
+                    }
                     changes.put(&key, stamp, None);
                 }
                 changes.put(&group_key(group), stamp, None);
             }
             Event::TopicDeleted { .. } => {
-                for offset in self.held(None, Cut::below(stamp))? {
-                    if Some(offset.topic.as_str()) == deleted_topic {
-                        let key = offset_key(&offset.group, &offset.topic, offset.partition);
-                        changes.put(&key, stamp, None);
-                    }
+                if let Some(topic) = deleted_topic {
+                    self.end_topic(&mut changes, topic, stamp)?;
                 }
             }
             _ => {}
         }
         self.catalog.apply(changes, Applied { position, stamp })
+    }
+
+    fn put_offsets(
+        &self,
+        changes: &mut Changes,
+        group: &str,
+        offsets: &[OffsetCommit],
+        stamp: Hlc,
+    ) -> Result<(), CatalogError> {
+        for commit in offsets {
+            put_offset(changes, group, commit, stamp);
+        }
+        let topics: BTreeSet<&str> = offsets.iter().map(|commit| commit.topic.as_str()).collect();
+        for topic in topics {
+            let reader = reader_key(topic, group);
+            // Mostly it is: to look is cheaper than to write.
+            if self.catalog.get(&reader, Cut::ALL)?.is_none() {
+                changes.keep(&reader, Some(&[]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what groups have of a topic; it costs what they have of it, whatever else there is.
+    fn end_topic(
+        &self,
+        changes: &mut Changes,
+        topic: &str,
+        stamp: Hlc,
+    ) -> Result<(), CatalogError> {
+        let readers = readers_of(topic);
+        for (reader, ..) in self.catalog.scan(&readers, Cut::ALL)? {
+            let group = unescape(&reader[readers.len()..]);
+            let offsets = offsets_of_topic(&group, topic);
+            for (key, ..) in self.catalog.scan(&offsets, Cut::below(stamp))? {
+                changes.put(&key, stamp, None);
+            }
+            changes.keep(&reader, None);
+        }
+        Ok(())
     }
 
     pub(crate) fn committed(

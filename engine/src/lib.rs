@@ -7,6 +7,7 @@
 //! there.
 mod append;
 pub mod blocking;
+mod catalog_slot;
 pub mod compaction;
 mod config;
 mod cut;

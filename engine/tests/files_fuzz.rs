@@ -558,7 +558,7 @@ impl Fuzz {
         for _ in 0..1 + self.random.below(3) {
             let bit = 1 << self.random.below(8);
             if of_catalog {
-                let file = catalog.join("db");
+                let file = catalog.join("1/db");
                 let mut bytes = std::fs::read(&file).unwrap();
                 // The rest of it was never written.
                 let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;

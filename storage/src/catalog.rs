@@ -3,28 +3,66 @@
 //! Everything here comes from the journal, and each batch of changes carries the journal position
 //! that it was made from, in the same atomic write: so the catalog always knows how much of the
 //! journal it has seen. Where it knows of something that the journal does not have, or cannot be
-//! opened, it is dropped and filled again. This is the only file that knows sled.
+//! opened, it is dropped and filled again. This is the only file that names sled.
+//!
+//! What holds true of it where something fails:
+//! - One error is final: nothing is read or written after it, so a change that was not made leaves no
+//!   hole that later changes hide. Another catalog has to take its place ([`CatalogDirectory`]).
+//! - sled keeps its first error for ever, panics where its files betray it, and syncs when it is dropped,
+//!   with a panic where that fails. None of that leaves this file.
+
+mod directory;
+mod faults;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use hlc::{Cut, Hlc};
 
 use crate::disk::is_full;
 use crate::log::{LogId, Offset};
 
+pub use directory::CatalogDirectory;
+pub use faults::CatalogFaults;
+
 /// How many versions are removed at once.
 const PRUNED_AT_ONCE: usize = 1000;
 /// What a key begins with to belong to the catalog itself.
 const META: u8 = 0;
 const APPLIED: &[u8] = &[META, b'a'];
+/// How much of it sled keeps in memory.
+const CACHE_BYTES: u64 = 16 << 20;
 
-/// Why the catalog cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("catalog: {source}. directory={directory}; it can be deleted, and is then rebuilt")]
+/// Why a catalog cannot be used. What it held is in the journal.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the catalog of offsets, groups and names {why}")]
 pub struct CatalogError {
-    directory: PathBuf,
-    source: sled::Error,
+    why: Arc<str>,
+}
+
+impl CatalogError {
+    /// There is none now: it is made from the journal.
+    pub fn being_rebuilt() -> CatalogError {
+        CatalogError { why: "is being rebuilt from the journal; try again".into() }
+    }
+
+    fn failed(directory: Option<&Path>, why: &str) -> CatalogError {
+        let place = directory.map_or("memory".into(), |path| path.display().to_string());
+        let why = format!("failed, and is rebuilt from the journal: {why}. directory={place}");
+        CatalogError { why: why.into() }
+    }
+}
+
+/// Called once, when a catalog fails.
+pub type OnCatalogFailure = Arc<dyn Fn() + Send + Sync>;
+
+/// Whether a step of a catalog may write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
 }
 
 /// The place in the journal up to which the catalog has seen it.
@@ -57,8 +95,19 @@ pub type Visit<'a, E> = &'a mut dyn FnMut(&[u8], Hlc, &[u8]) -> Result<(), E>;
 
 /// Versions of values, by key and stamp.
 pub struct Catalog {
-    db: sled::Db,
-    directory: PathBuf,
+    /// There until it is dropped.
+    db: Option<sled::Db>,
+    /// `None` for one in memory.
+    directory: Option<PathBuf>,
+    faults: CatalogFaults,
+    failure: OnceLock<CatalogError>,
+    on_failure: Option<OnCatalogFailure>,
+}
+
+impl std::fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Catalog").field("directory", &self.directory).finish_non_exhaustive()
+    }
 }
 
 /// Changes that become visible together.
@@ -119,30 +168,30 @@ pub fn unescape(part: &[u8]) -> String {
 
 impl Catalog {
     /// Opens the catalog in `directory`; one that cannot be read is dropped and begun again. One for which
-    /// the disk has no room stays as it is, and another takes its place for this life.
+    /// the disk has no room stays as it is.
     ///
     /// # Errors
     /// Even an empty one cannot be made.
     pub fn open(directory: &Path) -> Result<Catalog, CatalogError> {
-        let fail = |source| CatalogError { directory: directory.to_owned(), source };
-        let open = || {
-            sled::Config::new().path(directory).cache_capacity(16 << 20).flush_every_ms(None).open()
+        Catalog::open_with(directory, CatalogFaults::default())
+    }
+
+    fn open_with(directory: &Path, faults: CatalogFaults) -> Result<Catalog, CatalogError> {
+        let open = || match faults.error_of(true, Access::Write) {
+            Some(error) => Err(error),
+            None => protected(|| config().path(directory).open()),
         };
-        let db = match open() {
-            Ok(db) => db,
-            Err(sled::Error::Io(error)) if is_full(&error) => {
-                tracing::warn!(
-                    "the disk is full: the catalog is made from the journal in memory, until the next start"
-                );
-                return Catalog::temporary();
+        let opened = open().or_else(|error| {
+            if error.is_full {
+                return Err(error);
             }
-            Err(error) => {
-                tracing::warn!(%error, "the catalog cannot be read; it is rebuilt from the journal");
-                remove(directory).map_err(|error| fail(sled::Error::Io(error)))?;
-                open().map_err(fail)?
-            }
-        };
-        Ok(Catalog { db, directory: directory.to_owned() })
+            tracing::warn!(%error, "the catalog cannot be read; it is rebuilt from the journal");
+            remove(directory).map_err(|error| StepError::from(sled::Error::Io(error)))?;
+            open()
+        });
+        let directory = directory.to_owned();
+        let db = opened.map_err(|error| CatalogError::failed(Some(&directory), &error.why))?;
+        Ok(Catalog::over(db, Some(directory), faults))
     }
 
     /// A catalog that ends with the process.
@@ -150,18 +199,70 @@ impl Catalog {
     /// # Errors
     /// It cannot be made.
     pub fn temporary() -> Result<Catalog, CatalogError> {
-        let fail = |source| CatalogError { directory: PathBuf::new(), source };
-        let db = sled::Config::new()
-            .temporary(true)
-            .cache_capacity(16 << 20)
-            .flush_every_ms(None)
-            .open()
-            .map_err(fail)?;
-        Ok(Catalog { db, directory: PathBuf::new() })
+        Catalog::temporary_with(CatalogFaults::default())
     }
 
-    fn fail(&self, source: sled::Error) -> CatalogError {
-        CatalogError { directory: self.directory.clone(), source }
+    fn temporary_with(faults: CatalogFaults) -> Result<Catalog, CatalogError> {
+        let opened = protected(|| config().temporary(true).open());
+        let db = opened.map_err(|error| CatalogError::failed(None, &error.why))?;
+        Ok(Catalog::over(db, None, faults))
+    }
+
+    fn over(db: sled::Db, directory: Option<PathBuf>, faults: CatalogFaults) -> Catalog {
+        let (failure, on_failure) = (OnceLock::new(), None);
+        Catalog { db: Some(db), directory, faults, failure, on_failure }
+    }
+
+    /// Has `on_failure` called when it fails.
+    #[must_use]
+    pub fn telling(self, on_failure: OnCatalogFailure) -> Catalog {
+        // Fields of a type that has a `drop` of its own cannot be moved out of it.
+        let mut catalog = self;
+        catalog.on_failure = Some(on_failure);
+        catalog
+    }
+
+    /// Whether it is gone with the process.
+    pub fn is_in_memory(&self) -> bool {
+        self.directory.is_none()
+    }
+
+    /// Whether it has failed: it will never be of use again.
+    pub fn has_failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// Does a step, unless an earlier one failed. One that fails is the last.
+    fn step<T>(
+        &self,
+        access: Access,
+        act: impl FnOnce(&sled::Db) -> sled::Result<T>,
+    ) -> Result<T, CatalogError> {
+        if let Some(failure) = self.failure.get() {
+            return Err(failure.clone());
+        }
+        let db = self.db.as_ref().expect("it is there until it is dropped");
+        let done = match self.faults.error_of(self.directory.is_some(), access) {
+            Some(error) => Err(error),
+            None => protected(|| act(db)),
+        };
+        done.map_err(|error| {
+            let failure = CatalogError::failed(self.directory.as_deref(), &error.why);
+            if self.failure.set(failure.clone()).is_ok()
+                && let Some(tell) = &self.on_failure
+            {
+                tell();
+            }
+            failure
+        })
+    }
+
+    fn read<T>(&self, act: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, CatalogError> {
+        self.step(Access::Read, act)
+    }
+
+    fn write<T>(&self, act: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, CatalogError> {
+        self.step(Access::Write, act)
     }
 
     /// How much of the journal it has seen; `None` if nothing.
@@ -169,7 +270,7 @@ impl Catalog {
     /// # Errors
     /// It cannot be read.
     pub fn applied(&self) -> Result<Option<Applied>, CatalogError> {
-        let stored = self.db.get(APPLIED).map_err(|error| self.fail(error))?;
+        let stored = self.read(|db| db.get(APPLIED))?;
         Ok(stored.and_then(|bytes| {
             let position = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
             let stamp = u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?);
@@ -184,7 +285,7 @@ impl Catalog {
     pub fn apply(&self, mut changes: Changes, applied: Applied) -> Result<(), CatalogError> {
         let place = [applied.position.to_be_bytes(), applied.stamp.bits().to_be_bytes()].concat();
         changes.batch.insert(APPLIED, place);
-        self.db.apply_batch(changes.batch).map_err(|error| self.fail(error))
+        self.write(|db| db.apply_batch(changes.batch))
     }
 
     /// The place in `log` up to which [`Catalog::apply_in`] has seen it; `None` if nothing.
@@ -192,7 +293,7 @@ impl Catalog {
     /// # Errors
     /// It cannot be read.
     pub fn applied_in(&self, log: LogId) -> Result<Option<AppliedIn>, CatalogError> {
-        let stored = self.db.get(applied_key(log)).map_err(|error| self.fail(error))?;
+        let stored = self.read(|db| db.get(applied_key(log)))?;
         Ok(stored.and_then(|bytes| {
             let offset = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
             let stamp = u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?);
@@ -214,7 +315,7 @@ impl Catalog {
     ) -> Result<(), CatalogError> {
         let place = [applied.offset.0.to_be_bytes(), applied.stamp.bits().to_be_bytes()].concat();
         changes.batch.insert(applied_key(log), place);
-        self.db.apply_batch(changes.batch).map_err(|error| self.fail(error))
+        self.write(|db| db.apply_batch(changes.batch))
     }
 
     /// Forgets all keys that begin with `prefix`, and how much of `log`, which they came from, it has
@@ -224,7 +325,7 @@ impl Catalog {
     /// It cannot be written.
     pub fn forget(&self, prefix: &[u8], log: LogId) -> Result<(), CatalogError> {
         // The place first: what is left of the keys is written over when the log is read again.
-        self.db.remove(applied_key(log)).map_err(|error| self.fail(error))?;
+        self.write(|db| db.remove(applied_key(log)))?;
         self.remove_prefix(prefix)
     }
 
@@ -234,7 +335,7 @@ impl Catalog {
     /// # Errors
     /// It cannot be written.
     pub fn fill(&self, changes: Changes) -> Result<(), CatalogError> {
-        self.db.apply_batch(changes.batch).map_err(|error| self.fail(error))
+        self.write(|db| db.apply_batch(changes.batch))
     }
 
     /// Forgets all keys that begin with one of `prefixes`, and how much of the journal, which they came
@@ -243,16 +344,12 @@ impl Catalog {
     /// # Errors
     /// It cannot be written.
     pub fn forget_applied(&self, prefixes: &[u8]) -> Result<(), CatalogError> {
-        self.db.remove(APPLIED).map_err(|error| self.fail(error))?;
+        self.write(|db| db.remove(APPLIED))?;
         prefixes.iter().try_for_each(|prefix| self.remove_prefix(&[*prefix]))
     }
 
     fn remove_prefix(&self, prefix: &[u8]) -> Result<(), CatalogError> {
-        for key in self.db.scan_prefix(prefix).keys() {
-            let removed = key.and_then(|key| self.db.remove(key));
-            removed.map_err(|error| self.fail(error))?;
-        }
-        Ok(())
+        self.write(|db| db.scan_prefix(prefix).keys().try_for_each(|key| db.remove(key?).map(drop)))
     }
 
     /// The newest version of `key` in `cut`: its stamp and value. One seek.
@@ -261,8 +358,7 @@ impl Catalog {
     /// It cannot be read.
     pub fn get(&self, key: &[u8], cut: Cut) -> Result<Option<(Hlc, Vec<u8>)>, CatalogError> {
         let range = versioned(key, Hlc::ZERO)..versioned(key, cut.bound());
-        let newest = self.db.range(range).next_back().transpose();
-        let newest = newest.map_err(|error| self.fail(error))?;
+        let newest = self.read(|db| db.range(range).next_back().transpose())?;
         Ok(newest.and_then(|(key, stored)| {
             let (_, stamp) = split(&key)?;
             (stored.first() == Some(&1)).then(|| (stamp, stored[1..].to_vec()))
@@ -341,7 +437,7 @@ impl Catalog {
     fn first_key(&self, prefix: &[u8], from: &[u8]) -> Result<Option<Vec<u8>>, CatalogError> {
         // The catalog's own keys stand first.
         let from = if from.is_empty() { &[META + 1][..] } else { from };
-        let first = self.db.range(from..).next().transpose().map_err(|error| self.fail(error))?;
+        let first = self.read(|db| db.range(from..).next().transpose())?;
         let first = first.filter(|(key, _)| key.starts_with(prefix));
         Ok(first.and_then(|(key, _)| split(&key).map(|(key, _)| key.to_vec())))
     }
@@ -353,50 +449,109 @@ impl Catalog {
     /// # Errors
     /// It cannot be read or written.
     pub fn prune(&self, prefix: &[u8], horizon: Hlc) -> Result<u64, CatalogError> {
-        let mut pruned = Pruned::default();
-        let mut newest: Option<Stored> = None;
-        for item in self.db.scan_prefix(prefix) {
-            let (key, stored) = item.map_err(|error| self.fail(error))?;
-            let next = Stored(key, stored);
-            let Some((key, _)) = next.name().filter(|(_, stamp)| *stamp < horizon) else {
-                continue;
-            };
-            match newest.take() {
-                Some(newest) if newest.has_key(key) => pruned.superseded.push(newest.0),
-                Some(newest) => pruned.ended.extend(newest.removed()),
-                None => {}
+        self.write(|db| {
+            let mut pruned = Pruned::default();
+            let mut newest: Option<Stored> = None;
+            for item in db.scan_prefix(prefix) {
+                let (key, stored) = item?;
+                let next = Stored(key, stored);
+                let Some((key, _)) = next.name().filter(|(_, stamp)| *stamp < horizon) else {
+                    continue;
+                };
+                match newest.take() {
+                    Some(newest) if newest.has_key(key) => pruned.superseded.push(newest.0),
+                    Some(newest) => pruned.ended.extend(newest.removed()),
+                    None => {}
+                }
+                newest = Some(next);
+                if pruned.superseded.len() + pruned.ended.len() >= PRUNED_AT_ONCE {
+                    pruned.remove_from(db)?;
+                }
             }
-            newest = Some(next);
-            if pruned.superseded.len() + pruned.ended.len() >= PRUNED_AT_ONCE {
-                self.remove_pruned(&mut pruned)?;
-            }
-        }
-        pruned.ended.extend(newest.and_then(Stored::removed));
-        self.remove_pruned(&mut pruned)?;
-        Ok(pruned.count)
-    }
-
-    fn remove_pruned(&self, pruned: &mut Pruned) -> Result<(), CatalogError> {
-        // In this order: a value never comes back because only its removal is gone.
-        for keys in [&mut pruned.superseded, &mut pruned.ended] {
-            let mut batch = sled::Batch::default();
-            pruned.count += keys.len() as u64;
-            keys.drain(..).for_each(|key| batch.remove(key));
-            self.db.apply_batch(batch).map_err(|error| self.fail(error))?;
-        }
-        Ok(())
+            pruned.ended.extend(newest.and_then(Stored::removed));
+            pruned.remove_from(db)?;
+            Ok(pruned.count)
+        })
     }
 
     /// How many versions there are. It looks at each.
     pub fn version_count(&self) -> usize {
-        self.db.iter().keys().flatten().filter(|key| split(key).is_some()).count()
+        let count = |db: &sled::Db| {
+            Ok(db.iter().keys().flatten().filter(|key| split(key).is_some()).count())
+        };
+        self.read(count).unwrap_or(0)
+    }
+
+    /// Puts what was changed on stable storage.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn sync(&self) -> Result<(), CatalogError> {
+        self.write(|db| db.flush().map(drop))
     }
 
     /// Hands what was changed to the operating system, so that the next start replays less.
     pub fn flush(&self) {
-        if let Err(error) = self.db.flush() {
+        if let Err(error) = self.sync() {
             tracing::warn!(%error, "the catalog was not flushed; the next start replays more");
         }
+    }
+}
+
+impl Drop for Catalog {
+    /// Ends it on a thread of its own, for sled waits for its own threads then. One that failed may wait for
+    /// ever, and nobody waits for it; its files go, and with the last of those who read it their space.
+    fn drop(&mut self) {
+        let Some(db) = self.db.take() else { return };
+        let gone = self.directory.take().filter(|_| self.has_failed());
+        let (faults, has_failed) = (self.faults.clone(), self.has_failed());
+        let end = move || {
+            if let Some(directory) = &gone {
+                let _ = remove(directory);
+            }
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                drop(db);
+                faults.panic_at_end();
+            }));
+            if ended.is_err() {
+                tracing::warn!(
+                    "the catalog was not closed in order; it is checked when it is opened"
+                );
+            }
+        };
+        let ending = std::thread::Builder::new().name("catalog-end".to_owned()).spawn(end);
+        if let Ok(ending) = ending
+            && !has_failed
+        {
+            let _ = ending.join();
+        }
+    }
+}
+
+fn config() -> sled::Config {
+    sled::Config::new().cache_capacity(CACHE_BYTES).flush_every_ms(None)
+}
+
+/// Why a step was not done.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+struct StepError {
+    why: String,
+    is_full: bool,
+}
+
+impl From<sled::Error> for StepError {
+    fn from(error: sled::Error) -> StepError {
+        let is_full = matches!(&error, sled::Error::Io(error) if is_full(error));
+        StepError { why: error.to_string(), is_full }
+    }
+}
+
+/// What sled says, and where it panics that it did.
+fn protected<T>(act: impl FnOnce() -> sled::Result<T>) -> Result<T, StepError> {
+    match catch_unwind(AssertUnwindSafe(act)) {
+        Ok(done) => done.map_err(StepError::from),
+        Err(_) => Err(StepError { why: "its library panicked".to_owned(), is_full: false }),
     }
 }
 
@@ -427,6 +582,19 @@ struct Pruned {
     count: u64,
 }
 
+impl Pruned {
+    fn remove_from(&mut self, db: &sled::Db) -> sled::Result<()> {
+        // In this order: a value never comes back because only its removal is gone.
+        for keys in [&mut self.superseded, &mut self.ended] {
+            let mut batch = sled::Batch::default();
+            self.count += keys.len() as u64;
+            keys.drain(..).for_each(|key| batch.remove(key));
+            db.apply_batch(batch)?;
+        }
+        Ok(())
+    }
+}
+
 fn split(key: &[u8]) -> Option<(&[u8], Hlc)> {
     if key.first() == Some(&META) {
         return None;
@@ -444,6 +612,8 @@ fn remove(directory: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use hlc::SysTime;
 
     use super::*;
@@ -575,6 +745,31 @@ mod tests {
         assert_eq!(catalog.scan(b"f", Cut::ALL).unwrap(), []);
         assert_eq!(catalog.scan(b"ab", Cut::ALL).unwrap().len(), 1);
         assert!(catalog.applied().unwrap().is_some());
+    }
+
+    #[test]
+    fn one_error_is_the_last_and_is_told_once_and_an_end_that_panics_is_nobodys_end() {
+        let (told, faults) = (Arc::new(AtomicUsize::new(0)), CatalogFaults::default());
+        let tell = Arc::clone(&told);
+        let catalog = Catalog::temporary_with(faults.clone()).unwrap();
+        let tell = move || {
+            tell.fetch_add(1, Ordering::SeqCst);
+        };
+        let catalog = catalog.telling(Arc::new(tell));
+        let mut changes = Changes::default();
+        changes.put(b"a", at(1), Some(b"1"));
+        catalog.apply(changes, Applied::default()).unwrap();
+        faults.fail_after(1);
+        assert!(catalog.get(b"a", Cut::ALL).unwrap().is_some());
+        for _ in 0..3 {
+            assert!(catalog.get(b"a", Cut::ALL).is_err());
+            assert!(catalog.apply(Changes::default(), Applied::default()).is_err());
+        }
+        assert!(catalog.has_failed());
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        drop(catalog);
+        faults.set_panic_at_end();
+        drop(Catalog::temporary_with(faults).unwrap());
     }
 
     #[test]

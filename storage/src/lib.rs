@@ -43,7 +43,7 @@ pub use home::{FORMAT, Home, HomeError};
 pub use log::{Entry, Log, LogId, Offset, Piece, PieceData};
 pub use reserve::RESERVE_FILE;
 pub use store::{
-    Append, AppendError, Appended, Durability, LogSource, OpenError, Options, Replay, Replayed,
-    Results, Stage, Stats, Store,
+    AbortOnPanic, Append, AppendError, Appended, Durability, LogSource, OpenError, Options, Replay,
+    Replayed, Results, Stage, Stats, Store,
 };
 pub use tail::{HEAD_BYTES_MAX, Head, Payload};

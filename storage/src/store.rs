@@ -30,7 +30,8 @@ use replay::{Found, follows, replay_parts};
 pub use replay::{Replay, Replayed};
 pub use request::{Append, AppendError, Appended, Durability, Results, Stage};
 use request::{Queue, QueueState, Request, check_lengths};
-use writer::{AbortOnPanic, Writer, complete, fail};
+pub use writer::AbortOnPanic;
+use writer::{Writer, complete, fail};
 
 /// How a store keeps its journal.
 #[derive(Clone, Copy, Debug)]

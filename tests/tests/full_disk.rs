@@ -2,17 +2,23 @@
 //! once something was given up. The disk is a small one in memory, mounted for this, which only root can
 //! do; elsewhere this is skipped, and says so.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::{GroupId, OffsetCommitRequest, OffsetFetchRequest};
+use kafka_protocol::protocol::StrBytes;
 use kafka_records::{BatchBuilder, Codec};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tests::mount::say;
-use tests::wire::Wire;
-use tests::{Directory, Server};
+use tests::wire::{Wire, name};
+use tests::{Directory, Server, get};
 
 const SETTINGS: &[&str] = &[
     "--set=storage.segment-bytes=1MiB",
@@ -22,19 +28,18 @@ const SETTINGS: &[&str] = &[
 ];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A disk of 24 MiB.
+/// A small disk.
 struct Disk {
     _directory: Directory,
     path: PathBuf,
 }
 
 impl Disk {
-    fn mount(test: &str) -> Option<Disk> {
+    fn mount(test: &str, size: &CStr) -> Option<Disk> {
         let directory = Directory::new();
         let path = directory.path().join("disk");
         fs::create_dir(&path).expect("a directory can be made");
-        let options = c"size=24m";
-        match rustix::mount::mount("none", &path, "tmpfs", MountFlags::empty(), options) {
+        match rustix::mount::mount("none", &path, "tmpfs", MountFlags::empty(), size) {
             Ok(()) => Some(Disk { _directory: directory, path }),
             Err(error) => {
                 say(&format!("SKIPPED {test}: no disk can be mounted: {error}"));
@@ -105,7 +110,7 @@ fn check(data: &Path) {
 #[test]
 fn f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_killed() {
     let test = "f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_killed";
-    let Some(disk) = Disk::mount(test) else { return };
+    let Some(disk) = Disk::mount(test, c"size=24m") else { return };
     let data = disk.path.join("data");
     let server = Server::start(&data, SETTINGS).expect("there is room");
     let mut wire = Wire::connect(server.kafka);
@@ -148,6 +153,111 @@ fn f16_a_server_on_a_full_disk_reads_refuses_and_makes_room_also_after_it_was_ki
     until("a full disk refuses", || wire.produce("late", 0, &batch(100_000)).0 != 0);
     fs::remove_file(disk.path.join("ballast")).expect("it is there");
     until("writes are taken again", || wire.produce("late", 0, &batch(100_000)).0 == 0);
+    server.stop().expect("it stops");
+    check(&data);
+}
+
+const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
+
+fn commit(wire: &mut Wire, offset: i64) {
+    let partition = OffsetCommitRequestPartition::default()
+        .with_committed_offset(offset)
+        .with_committed_metadata(Some(StrBytes::from_string("m".repeat(4000))));
+    let topic =
+        OffsetCommitRequestTopic::default().with_name(name("t")).with_partitions(vec![partition]);
+    let group = GroupId(StrBytes::from_string(format!("g{}", offset % 7)));
+    let request = OffsetCommitRequest::default().with_group_id(group).with_topics(vec![topic]);
+    let answer = wire.ask(8, &request).expect("an answer");
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0, "a commit is in the journal");
+}
+
+/// What a group has committed; `None` while it is being loaded.
+fn committed(wire: &mut Wire, group: i64) -> Option<i64> {
+    let request = OffsetFetchRequest::default()
+        .with_group_id(GroupId(StrBytes::from_string(format!("g{group}"))))
+        .with_topics(None);
+    let answer = wire.ask(7, &request).expect("an answer");
+    match answer.error_code {
+        0 => answer.topics.first().map(|topic| topic.partitions[0].committed_offset),
+        code => {
+            assert_eq!(code, COORDINATOR_LOAD_IN_PROGRESS);
+            None
+        }
+    }
+}
+
+fn metric(server: &Server, name: &str) -> u64 {
+    let (_, page) = get(server.http, "/metrics").expect("an answer");
+    let line = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.and_then(|number| number.parse().ok()).expect("a number")
+}
+
+/// Commits and produces until `is_enough`; the last offset that was committed.
+fn load(wire: &mut Wire, from: i64, mut is_enough: impl FnMut(&mut Wire, i64) -> bool) -> i64 {
+    let begun = Instant::now();
+    for offset in from.. {
+        assert!(begun.elapsed() < PATIENCE, "the catalog's disk is full");
+        commit(wire, offset);
+        assert_eq!(wire.produce("t", 0, &batch(100)).0, 0);
+        // Never one of before.
+        let held = committed(wire, offset % 7);
+        assert!(held.is_none_or(|held| held == offset), "{held:?} after {offset}");
+        if is_enough(wire, offset) {
+            return offset;
+        }
+    }
+    unreachable!("there are numbers enough")
+}
+
+fn must_have(wire: &mut Wire, last: i64) {
+    for offset in last - 6..=last {
+        until("the catalog is made anew", || {
+            let held = committed(wire, offset % 7);
+            assert!(held.is_none_or(|held| held == offset), "{held:?} of {offset}");
+            held.is_some()
+        });
+    }
+}
+
+#[test]
+fn a_full_disk_under_the_catalog_ends_no_service_and_a_kill_in_the_midst_of_it_loses_nothing() {
+    let test = "a_full_disk_under_the_catalog_ends_no_service";
+    let Some(disk) = Disk::mount(test, c"size=64m") else { return };
+    let directory = Directory::new();
+    let data = directory.path().join("data");
+    let server = Server::start(&data, &[]).expect("it starts");
+    Wire::connect(server.kafka).create("t", 1, &[]);
+    server.stop().expect("it stops");
+    // From now on it has a disk of its own.
+    let (catalog, there) = (data.join("catalog"), disk.path.join("catalog"));
+    fs::remove_dir_all(&catalog).expect("it is soft");
+    fs::create_dir(&there).expect("there is room");
+    std::os::unix::fs::symlink(&there, &catalog).expect("a link can be made");
+    let server = Server::start(&data, &[]).expect("it starts");
+    let mut wire = Wire::connect(server.kafka);
+    let last = load(&mut wire, 1, |_, offset| offset == 300);
+    disk.fill();
+    // Killed when somebody is first told to ask again, or has an answer from another catalog.
+    let last = load(&mut wire, last + 1, |wire, offset| {
+        committed(wire, offset % 7).is_none()
+            || metric(&server, "freezeframe_catalog_rebuilds_total") > 0
+    });
+    server.kill().expect("it can be killed");
+
+    let server = Server::start(&data, &[]).expect("it starts where the catalog has no room");
+    let mut wire = Wire::connect(server.kafka);
+    must_have(&mut wire, last);
+    let last = load(&mut wire, last + 1, |_, offset| offset == last + 300);
+    let in_memory = |server: &Server| metric(server, "freezeframe_catalog_in_memory") == 1;
+    until("there is no room for a catalog", || in_memory(&server));
+    must_have(&mut wire, last);
+    assert_eq!(server.stop().expect("it stops").code(), Some(0));
+
+    fs::remove_file(disk.path.join("ballast")).expect("it is there");
+    let server = Server::start(&data, &[]).expect("it starts");
+    let mut wire = Wire::connect(server.kafka);
+    must_have(&mut wire, last);
+    assert!(!in_memory(&server));
     server.stop().expect("it stops");
     check(&data);
 }

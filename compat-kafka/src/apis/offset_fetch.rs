@@ -92,7 +92,9 @@ fn answered(kafka: &Kafka, asked: OffsetFetchRequestGroup) -> OffsetFetchRespons
     match found {
         Ok(topics) => OffsetFetchResponseGroup::default().with_topics(topics),
         Err(error) => {
-            tracing::error!(group = asked.group_id.as_str(), %error, "offsets cannot be read");
+            if !matches!(error, EngineError::Loading(_)) {
+                tracing::error!(group = asked.group_id.as_str(), %error, "offsets cannot be read");
+            }
             let error = coordinator_error(&error);
             let topics = asked.topics.iter().flatten().map(|topic| refused(topic, error));
             OffsetFetchResponseGroup::default()

@@ -86,6 +86,8 @@ history_error_codes! {
     Starting = "starting",
     /// The server ends.
     Stopping = "stopping",
+    /// What the catalog keeps is being loaded from the journal.
+    Loading = "loading",
     /// HTTP: no question that GET can ask.
     UnknownOp = "unknown_op",
     /// HTTP: there is nothing at this path.

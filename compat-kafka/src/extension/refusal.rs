@@ -9,6 +9,9 @@ use super::error_code::HistoryErrorCode;
 use super::moment::stamp;
 use crate::groups::GroupError;
 
+/// When to ask again for what is being loaded from the journal.
+const LOADING_RETRY_MS: u64 = 1000;
+
 /// Why a question is not answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
@@ -75,6 +78,7 @@ impl From<EngineError> for Refusal {
     fn from(error: EngineError) -> Refusal {
         let code = match &error {
             EngineError::Fenced(_) => HistoryErrorCode::Fenced,
+            EngineError::Loading(_) => HistoryErrorCode::Loading,
             EngineError::Stopping(_) => HistoryErrorCode::Stopping,
             EngineError::UserTime(_) => HistoryErrorCode::BadPlugin,
             EngineError::OffsetOutOfRange { .. } => HistoryErrorCode::OutOfRange,
@@ -93,7 +97,8 @@ impl From<EngineError> for Refusal {
             | EngineError::UserTimeChanged
             | EngineError::UserTimeFalls { .. } => HistoryErrorCode::Internal,
         };
-        Refusal::new(code, error.to_string())
+        let retry_ms = matches!(error, EngineError::Loading(_)).then_some(LOADING_RETRY_MS);
+        Refusal { retry_ms, ..Refusal::new(code, error.to_string()) }
     }
 }
 

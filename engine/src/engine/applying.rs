@@ -5,13 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 use hlc::{Cut, Hlc, UserTime};
-use storage::{Append, Appended, Durability, Log, LogId, LogSource, Payload, Results};
+use storage::{
+    AbortOnPanic, Append, Appended, Durability, Log, LogId, LogSource, Payload, Results,
+};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::appending::flatten;
 use super::{Engine, Shared};
 use crate::append::Note;
-use crate::blocking::tip_at;
+use crate::blocking::{on_disk, tip_at};
 use crate::config::TopicConfig;
 use crate::error::EngineError;
 use crate::namespace::event::{Event, KIND_CATALOG};
@@ -38,11 +40,13 @@ impl Engine {
         let shared = Arc::clone(&self.shared);
         let logs = self.store.log_source();
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn(move || {
+            let abort = AbortOnPanic;
             for applying in receiver {
                 make_true(&shared, applying, &logs);
             }
+            std::mem::forget(abort);
         })?;
-        *self.thread.lock() = Some(thread);
+        self.threads.lock().push(thread);
         Ok(())
     }
 
@@ -126,8 +130,11 @@ impl Engine {
             Event::PartitionsAdded { first_log, more, .. } => (*first_log, *more),
             _ => return Ok(Vec::new()),
         };
-        let logs = (first..first + u64::from(count)).map(|log| self.store.log(LogId(log)));
-        Ok(logs.collect::<std::io::Result<_>>()?)
+        let load = || {
+            let logs = (first..first + u64::from(count)).map(|log| self.store.log(LogId(log)));
+            logs.collect::<std::io::Result<_>>()
+        };
+        Ok(on_disk(load)?)
     }
 
     /// What an event means to the writer's thread. Whoever changes a topic holds `changing`.
@@ -188,6 +195,7 @@ impl Engine {
 /// Applies an event, and tells whoever asked for it.
 fn make_true(shared: &Shared, applying: Applying, logs: &LogSource) {
     let Applying { event, stamp, position, done, changing } = applying;
+    let held = shared.applying.lock();
     let result = match shared.failed.get() {
         Some(why) => Err(EngineError::Disk(Arc::clone(why))),
         None => apply(shared, &event, stamp, position, logs),
@@ -201,6 +209,7 @@ fn make_true(shared: &Shared, applying: Applying, logs: &LogSource) {
             }
         }
     }
+    drop(held);
     drop(changing);
     shared.advanced.notify_waiters();
     // Whoever asked may have gone away; the change stays.
@@ -214,15 +223,16 @@ fn apply(
     position: u64,
     logs: &LogSource,
 ) -> Result<(), EngineError> {
-    let deleted = match event {
-        Event::TopicDeleted { id } => {
-            shared.namespace.read().topic_by_id(id).map(|topic| Arc::clone(&topic.name))
-        }
-        _ => None,
-    };
     shared.namespace.write().apply(event, stamp, logs).map_err(EngineError::Corrupt)?;
+    let deleted = shared.deleted_by(event, stamp);
     if event.kind() == KIND_CATALOG || deleted.is_some() {
-        shared.groups.apply(event, stamp, position, deleted.as_deref())?;
+        let groups = shared.groups();
+        let applied =
+            groups.and_then(|groups| groups.apply(event, stamp, position, deleted.as_deref()));
+        // It is in the journal, which the next catalog is made from.
+        if let Err(error) = applied {
+            tracing::debug!(%error, "an event waits for the catalog that is made anew");
+        }
     }
     Ok(())
 }

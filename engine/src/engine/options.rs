@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use storage::catalog::CatalogFaults;
 use storage::proof::SigningKey;
 
 use crate::config::TopicDefaults;
@@ -17,6 +18,8 @@ pub struct EngineOptions {
     pub storage: storage::Options,
     /// The directory of the catalog; `None` for one that is gone with the process.
     pub catalog: Option<PathBuf>,
+    /// What goes wrong with the catalog, in tests.
+    pub catalog_faults: CatalogFaults,
     /// What topics get that say nothing themselves.
     pub topic_defaults: TopicDefaults,
     /// The most partitions that one topic may have.
@@ -48,6 +51,7 @@ impl Default for EngineOptions {
         EngineOptions {
             storage: storage::Options::default(),
             catalog: None,
+            catalog_faults: CatalogFaults::default(),
             topic_defaults: TopicDefaults::new(),
             partitions_max: 10_000,
             topics_max: 100_000,

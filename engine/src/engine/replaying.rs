@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hlc::{Cut, Hlc};
-use storage::catalog::Applied;
+use storage::catalog::{Applied, Catalog, CatalogDirectory, CatalogError};
 use storage::{Offset, Piece, Replay, Replayed, Store};
 
 use super::Shared;
 use crate::append::{Format, Stager};
-use crate::files::is_file_kind;
+use crate::files::{FILES_LOG, FileError, FilesFill, is_file_kind};
 use crate::group_horizon::refill;
+use crate::groups::Groups;
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS};
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG};
 use crate::producers::Producers;
@@ -55,66 +56,200 @@ impl Replay for Rebuild {
     }
 }
 
-/// Makes the namespace anew from its log, and brings the catalog up to date from both logs.
-pub(super) fn replay_events(store: &Store<Stager>, shared: &Arc<Shared>) -> Result<(), String> {
+/// Makes the namespace anew from its log.
+pub(super) fn replay_namespace(store: &Store<Stager>, shared: &Shared) -> Result<(), String> {
     let logs = store.log_source();
-    let fail = |error: std::io::Error| error.to_string();
-    let names = store.log(NAMESPACE_LOG).map_err(fail)?;
-    let groups = store.log(GROUPS_LOG).map_err(fail)?;
-    let catalog = shared.groups.catalog();
-    let lost_to = groups.horizon().lost_to;
-    let mut seen = catalog.applied().map_err(|error| error.to_string())?;
-    if let Some(applied) = seen {
-        if applied.stamp < lost_to {
-            tracing::info!("the catalog misses entries that were given up; it is rebuilt");
-            seen = None;
-        } else if ![&names, &groups].iter().any(|log| has_entry(log, applied).unwrap_or(false)) {
-            tracing::warn!("the catalog knows of entries that the journal has not; it is rebuilt");
-            seen = None;
-        }
-    }
-    if seen.is_none() {
-        refill(&shared.groups, &groups)?;
-    }
-    // What was restated knows of the deletions before.
-    let floor = seen.map_or(lost_to, |seen| seen.stamp);
-    let unseen = match seen {
-        Some(applied) => groups.offset_at(Cut::through(applied.stamp)).map_err(fail)?,
-        None => Offset(0),
-    };
-    let mut changes = Events::new(groups.as_ref(), unseen).peekable();
-    for event in Events::new(names.as_ref(), Offset(0)) {
-        let (event, stamp, position) = event?;
-        // What a deletion ends in the catalog was committed before it.
-        while let Some(change) = changes.next_if(|change| is_before(change, stamp)) {
-            replay_change(shared, change?)?;
-        }
-        let deleted = match &event {
-            Event::TopicDeleted { id } => {
-                shared.namespace.read().topic_by_id(id).map(|topic| Arc::clone(&topic.name))
-            }
-            _ => None,
-        };
+    let log = |id| store.log(id).map_err(|error| error.to_string());
+    let (names, groups) = (log(NAMESPACE_LOG)?, log(GROUPS_LOG)?);
+    for event in Events::new(Arc::clone(&names), Offset(0)) {
+        let (event, stamp, _) = event?;
         shared.namespace.write().apply(&event, stamp, &logs)?;
-        if deleted.is_some() && stamp > floor {
-            let applied = shared.groups.apply(&event, stamp, position, deleted.as_deref());
-            applied.map_err(|error| error.to_string())?;
-        }
-    }
-    for change in changes {
-        replay_change(shared, change?)?;
     }
     let last = names.tip().stamp.max(groups.tip().stamp);
     shared.applied.store(last.bits(), Ordering::Release);
     Ok(())
 }
 
-fn is_before(event: &Result<Replayable, String>, stamp: Hlc) -> bool {
-    event.as_ref().is_ok_and(|(_, at, _)| *at < stamp)
+/// Finds a catalog that can be brought up to date, and puts it to use: the last one, or one in memory. The
+/// first event of files that is not in it yet is returned.
+pub(super) fn open_catalog(store: &Store<Stager>, shared: &Shared) -> Result<Offset, String> {
+    let slot = &shared.catalog;
+    let open =
+        [CatalogDirectory::open_last, CatalogDirectory::open_new, CatalogDirectory::open_in_memory];
+    let mut last = None;
+    for open in open {
+        match fill_whole(store, shared, open(&slot.directory)) {
+            Ok(files_next) => return Ok(files_next),
+            Err(FillError::Catalog(error)) => {
+                tracing::warn!(%error, "another catalog is made");
+                last = Some(error.to_string());
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Err(last.unwrap_or_default())
 }
 
-fn replay_change(shared: &Shared, (event, stamp, position): Replayable) -> Result<(), String> {
-    shared.groups.apply(&event, stamp, position, None).map_err(|error| error.to_string())
+fn fill_whole(
+    store: &Store<Stager>,
+    shared: &Shared,
+    made: Result<Catalog, CatalogError>,
+) -> Result<Offset, FillError> {
+    let catalog = shared.catalog.watched(made?);
+    let mut fill = CatalogFill::begin(store, shared, &catalog)?;
+    fill.advance(Hlc::MAX)?;
+    let files_next = fill.finish()?;
+    shared.catalog.put(catalog);
+    Ok(files_next)
+}
+
+/// Why a catalog could not be filled.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FillError {
+    /// Another catalog may do.
+    #[error("{0}")]
+    Catalog(#[from] CatalogError),
+    /// What it is made from cannot be read.
+    #[error("replay what the catalog is made from: {0}")]
+    Journal(String),
+    /// The engine is being closed.
+    #[error("it is being closed")]
+    Closing,
+}
+
+impl From<FileError> for FillError {
+    fn from(error: FileError) -> FillError {
+        match error {
+            FileError::Loading(error) => FillError::Catalog(error),
+            error => FillError::Journal(error.to_string()),
+        }
+    }
+}
+
+impl From<String> for FillError {
+    fn from(why: String) -> FillError {
+        FillError::Journal(why)
+    }
+}
+
+impl From<std::io::Error> for FillError {
+    fn from(error: std::io::Error) -> FillError {
+        FillError::Journal(error.to_string())
+    }
+}
+
+/// A catalog on its way to what the journal says: events of groups and deletions of topics in the order of
+/// the journal, and events of files in that of their own log.
+pub(super) struct CatalogFill<'a> {
+    shared: &'a Shared,
+    groups: Groups,
+    groups_log: Arc<storage::Log>,
+    /// Where the groups' log began when it was begun to be read.
+    groups_start: Offset,
+    changes: Ahead,
+    names: Ahead,
+    files: FilesFill,
+}
+
+impl<'a> CatalogFill<'a> {
+    /// Goes on where `catalog` stopped; from the beginning if that is not known, or is nothing that the
+    /// journal has.
+    pub(super) fn begin(
+        store: &Store<Stager>,
+        shared: &'a Shared,
+        catalog: &Arc<Catalog>,
+    ) -> Result<CatalogFill<'a>, FillError> {
+        let (names, log) = (store.log(NAMESPACE_LOG)?, store.log(GROUPS_LOG)?);
+        let groups = Groups::new(Arc::clone(catalog));
+        let (lost_to, groups_start) = (log.horizon().lost_to, log.start());
+        let seen = catalog.applied()?.filter(|applied| is_known(&names, &log, *applied));
+        if seen.is_none() {
+            refill(&groups, &log)?;
+        }
+        // What was restated knows of the deletions before.
+        let floor = Cut::through(seen.map_or(lost_to, |seen| seen.stamp));
+        let unseen = match seen {
+            Some(_) => log.offset_at(floor)?,
+            None => Offset(0),
+        };
+        let names_unseen = names.offset_at(floor)?;
+        let files = FilesFill::begin(store.log(FILES_LOG)?, Arc::clone(catalog))?;
+        let (changes, names) =
+            (Ahead::new(Arc::clone(&log), unseen), Ahead::new(names, names_unseen));
+        Ok(CatalogFill { shared, groups, groups_log: log, groups_start, changes, names, files })
+    }
+
+    /// Applies what the journal has up to the stamp `until`; how many events that were.
+    pub(super) fn advance(&mut self, until: Hlc) -> Result<u64, FillError> {
+        let is_closing = || self.shared.catalog.is_closing();
+        let mut count = self.files.advance(&is_closing)?;
+        while let Some((event, stamp, position)) = self.take_next(until)? {
+            if is_closing() {
+                return Err(FillError::Closing);
+            }
+            let deleted = self.shared.deleted_by(&event, stamp);
+            if event.kind() == KIND_CATALOG || deleted.is_some() {
+                self.groups.apply(&event, stamp, position, deleted.as_deref())?;
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The next event of either log: what a deletion ends in the catalog was committed before it.
+    fn take_next(&mut self, until: Hlc) -> Result<Option<Replayable>, FillError> {
+        let (change, name) = (self.changes.stamp()?, self.names.stamp()?);
+        let first = match (change, name) {
+            (Some(change), Some(name)) if name < change => &mut self.names,
+            (None, Some(_)) => &mut self.names,
+            _ => &mut self.changes,
+        };
+        Ok(first.take(until))
+    }
+
+    /// Says that it is all there, and which event of files is the next.
+    pub(super) fn finish(&self) -> Result<Offset, FillError> {
+        if self.groups_log.start() != self.groups_start {
+            return Err(FillError::Journal("offsets were given up meanwhile".to_owned()));
+        }
+        Ok(self.files.next())
+    }
+}
+
+/// The events of a log, one of which may have been looked at.
+struct Ahead {
+    events: Events,
+    next: Option<Replayable>,
+}
+
+impl Ahead {
+    fn new(log: Arc<storage::Log>, from: Offset) -> Ahead {
+        Ahead { events: Events::new(log, from), next: None }
+    }
+
+    fn stamp(&mut self) -> Result<Option<Hlc>, String> {
+        if self.next.is_none() {
+            self.next = self.events.try_next()?;
+        }
+        Ok(self.next.as_ref().map(|(_, stamp, _)| *stamp))
+    }
+
+    fn take(&mut self, until: Hlc) -> Option<Replayable> {
+        self.next.take_if(|(_, stamp, _)| *stamp <= until)
+    }
+}
+
+/// Whether a catalog that has seen so much can be brought up to date from the journal.
+fn is_known(names: &storage::Log, groups: &storage::Log, applied: Applied) -> bool {
+    if applied.stamp < groups.horizon().lost_to {
+        tracing::info!("the catalog misses entries that were given up; it is rebuilt");
+        return false;
+    }
+    let is_known = [names, groups].iter().any(|log| has_entry(log, applied).unwrap_or(false));
+    if !is_known {
+        tracing::warn!("the catalog knows of entries that the journal has not; it is rebuilt");
+    }
+    is_known
 }
 
 /// Whether a log has the entry up to which the catalog has seen the journal.
@@ -130,15 +265,15 @@ fn has_entry(log: &storage::Log, applied: Applied) -> std::io::Result<bool> {
 type Replayable = (Event, Hlc, u64);
 
 /// The events of a log, in order.
-pub(crate) struct Events<'a> {
-    log: &'a storage::Log,
+pub(crate) struct Events {
+    log: Arc<storage::Log>,
     next: Offset,
     read: std::collections::VecDeque<Piece>,
 }
 
-impl<'a> Events<'a> {
-    pub(crate) fn new(log: &'a storage::Log, from: Offset) -> Events<'a> {
-        Events { log, next: from.max(log.start()), read: std::collections::VecDeque::new() }
+impl Events {
+    pub(crate) fn new(log: Arc<storage::Log>, from: Offset) -> Events {
+        Events { next: from.max(log.start()), log, read: std::collections::VecDeque::new() }
     }
 
     fn try_next(&mut self) -> Result<Option<Replayable>, String> {
@@ -154,7 +289,7 @@ impl<'a> Events<'a> {
     }
 }
 
-impl Iterator for Events<'_> {
+impl Iterator for Events {
     type Item = Result<Replayable, String>;
 
     fn next(&mut self) -> Option<Self::Item> {

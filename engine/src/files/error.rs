@@ -54,6 +54,9 @@ pub enum FileError {
         /// How far the frontier is.
         frontier: Hlc,
     },
+    /// Names are being loaded from the journal: ask again.
+    #[error(transparent)]
+    Loading(#[from] CatalogError),
     /// The disk took no write; there may be room later.
     #[error("{0}")]
     NoSpace(Arc<str>),
@@ -72,7 +75,7 @@ impl FileError {
             FileError::NotPermitted(_) => 1,
             FileError::NotFound(_) => 2,
             FileError::Io(_) | FileError::Corrupt(_) => 5,
-            FileError::NotYet { .. } => 11,
+            FileError::NotYet { .. } | FileError::Loading(_) => 11,
             FileError::Exists(_) => 17,
             FileError::NotDirectory(_) => 20,
             FileError::IsDirectory(_) => 21,
@@ -82,12 +85,6 @@ impl FileError {
             FileError::NameTooLong(_) => 36,
             FileError::NotEmpty(_) => 39,
         }
-    }
-}
-
-impl From<CatalogError> for FileError {
-    fn from(error: CatalogError) -> FileError {
-        FileError::Io(error.to_string().into())
     }
 }
 
@@ -110,6 +107,7 @@ impl From<EngineError> for FileError {
     fn from(error: EngineError) -> FileError {
         let why: Arc<str> = error.to_string().into();
         match error {
+            EngineError::Loading(error) => FileError::Loading(error),
             EngineError::Disk(_) => FileError::NoSpace(why),
             _ => FileError::Io(why),
         }

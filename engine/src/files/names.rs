@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
-use storage::catalog::{AppliedIn, Catalog, Changes};
+use storage::catalog::{AppliedIn, Catalog, CatalogError, Changes};
 use storage::{Log, Offset, Piece};
 
 use super::error::FileError;
@@ -127,33 +127,9 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Reads on in `log`, which is [`FILES_LOG`], where the catalog stopped.
-    pub(crate) fn open(log: Arc<Log>, shared: Arc<Shared>) -> Result<Names, FileError> {
-        let catalog = shared.groups.catalog();
-        let layout = catalog.get(LAYOUT, Cut::ALL)?.map(|(_, layout)| layout);
-        if layout.as_deref() != Some(LAYOUT_NOW) {
-            begin_anew(catalog)?;
-        }
-        let next = match catalog.applied_in(FILES_LOG)? {
-            None => {
-                // Keys may have been left by a rebuild that was broken off, and of a journal that is gone.
-                begin_anew(catalog)?;
-                Offset(0)
-            }
-            Some(applied) => match log.entry_at(applied.offset)? {
-                Some(entry) if entry.stamp == applied.stamp => entry.end(),
-                _ => {
-                    tracing::warn!(
-                        "the catalog knows of files that the journal has not; it is rebuilt"
-                    );
-                    begin_anew(catalog)?;
-                    Offset(0)
-                }
-            },
-        };
-        let names = Names { log, shared, next: Mutex::new(next) };
-        names.catch_up()?;
-        Ok(names)
+    /// Names by the entries of `log`, which is [`FILES_LOG`]; the catalog has those below `next`.
+    pub(crate) fn new(log: Arc<Log>, shared: Arc<Shared>, next: Offset) -> Names {
+        Names { log, shared, next: Mutex::new(next) }
     }
 
     /// The offset of the next event.
@@ -161,42 +137,27 @@ impl Names {
         self.log.end()
     }
 
-    fn catalog(&self) -> &Catalog {
-        self.shared.groups.catalog()
+    fn catalog(&self) -> Result<Arc<Catalog>, CatalogError> {
+        self.shared.catalog.get()
+    }
+
+    /// Holds up who looks first, and says which event is the next to be applied.
+    pub(super) fn hold(&self) -> MutexGuard<'_, Offset> {
+        self.next.lock()
     }
 
     /// Applies what the log has more than the catalog.
     pub(crate) fn catch_up(&self) -> Result<(), FileError> {
         let mut next = self.next.lock();
-        let end = self.log.end();
-        while *next < end {
-            let pieces = self.log.read(*next, end, READ_BYTES)?;
-            if pieces.first().is_none_or(|piece| piece.entry.base != *next) {
-                let why = format!("an event of files is not there. entry={}", next.0);
-                return Err(FileError::Corrupt(why));
-            }
-            for piece in pieces {
-                self.apply(&piece)?;
-                *next = piece.entry.end();
-            }
+        if *next < self.log.end() {
+            advance(&self.log, &*self.catalog()?, &mut next, &|| false)?;
         }
         Ok(())
     }
 
-    fn apply(&self, piece: &Piece) -> Result<(), FileError> {
-        let (kind, offset, stamp) = (piece.entry.kind, piece.entry.base, piece.entry.stamp);
-        if kind != KIND_FILE_EVENT {
-            let why = format!("not an event of files. kind={kind}, entry={}", offset.0);
-            return Err(FileError::Corrupt(why));
-        }
-        let event = FileEvent::decode(&piece.read()?)?;
-        let changes = Applying::new(self.catalog(), stamp).apply(&event)?;
-        Ok(self.catalog().apply_in(changes, FILES_LOG, AppliedIn { offset, stamp })?)
-    }
-
     /// What an inode is, and since when it is so.
     pub(crate) fn record(&self, inode: Inode, cut: Cut) -> Result<(Hlc, Record), FileError> {
-        record(self.catalog(), inode, cut)
+        record(&*self.catalog()?, inode, cut)
     }
 
     /// What a name means.
@@ -206,7 +167,7 @@ impl Names {
         name: &[u8],
         cut: Cut,
     ) -> Result<Option<Inode>, FileError> {
-        lookup(self.catalog(), parent, name, cut)
+        lookup(&*self.catalog()?, parent, name, cut)
     }
 
     /// The names in a directory, in the order of their bytes.
@@ -214,7 +175,7 @@ impl Names {
         let letter = if cut == Cut::ALL { PRESENT } else { NAME };
         let prefix = key(letter, parent, b"");
         let mut found = Vec::new();
-        for (key, _, value) in self.catalog().scan(&prefix, cut)? {
+        for (key, _, value) in self.catalog()?.scan(&prefix, cut)? {
             let inode = decode(&value)?;
             let (_, record) = self.record(inode, cut)?;
             let name = key[prefix.len()..].to_vec();
@@ -224,18 +185,18 @@ impl Names {
     }
 
     pub(crate) fn is_empty(&self, parent: Inode) -> Result<bool, FileError> {
-        Ok(!self.catalog().has_any(&key(PRESENT, parent, b""), Cut::ALL)?)
+        Ok(!self.catalog()?.has_any(&key(PRESENT, parent, b""), Cut::ALL)?)
     }
 
     /// When a directory's names changed last.
     pub(crate) fn touched(&self, directory: Inode, cut: Cut) -> Result<Hlc, FileError> {
-        let found = self.catalog().get(&key(TOUCHED, directory, b""), cut)?;
+        let found = self.catalog()?.get(&key(TOUCHED, directory, b""), cut)?;
         Ok(found.map_or(Hlc::ZERO, |(stamp, _)| stamp))
     }
 
     /// Where a symbolic link leads.
     pub(crate) fn target(&self, inode: Inode, cut: Cut) -> Result<Option<Vec<u8>>, FileError> {
-        Ok(self.catalog().get(&key(TARGET, inode, b""), cut)?.map(|(_, target)| target))
+        Ok(self.catalog()?.get(&key(TARGET, inode, b""), cut)?.map(|(_, target)| target))
     }
 
     /// An extended attribute.
@@ -245,15 +206,99 @@ impl Names {
         name: &[u8],
         cut: Cut,
     ) -> Result<Option<Vec<u8>>, FileError> {
-        Ok(self.catalog().get(&key(EXTENDED, inode, name), cut)?.map(|(_, value)| value))
+        Ok(self.catalog()?.get(&key(EXTENDED, inode, name), cut)?.map(|(_, value)| value))
     }
 
     /// The names of all extended attributes.
     pub(crate) fn list_extended(&self, inode: Inode, cut: Cut) -> Result<Vec<Vec<u8>>, FileError> {
         let prefix = key(EXTENDED, inode, b"");
-        let found = self.catalog().scan(&prefix, cut)?;
+        let found = self.catalog()?.scan(&prefix, cut)?;
         Ok(found.into_iter().map(|(key, ..)| key[prefix.len()..].to_vec()).collect())
     }
+}
+
+/// A catalog on its way to what the log of files says.
+pub(crate) struct FilesFill {
+    log: Arc<Log>,
+    catalog: Arc<Catalog>,
+    next: Offset,
+}
+
+impl FilesFill {
+    /// Goes on where `catalog` stopped in `log`, which is [`FILES_LOG`]; from the beginning if that is not
+    /// known, or is nothing that the log has.
+    pub(crate) fn begin(log: Arc<Log>, catalog: Arc<Catalog>) -> Result<FilesFill, FileError> {
+        let layout = catalog.get(LAYOUT, Cut::ALL)?.map(|(_, layout)| layout);
+        if layout.as_deref() != Some(LAYOUT_NOW) {
+            begin_anew(&catalog)?;
+        }
+        let known = match catalog.applied_in(FILES_LOG)? {
+            None => None,
+            Some(applied) => {
+                let entry = log.entry_at(applied.offset)?;
+                let entry = entry.filter(|entry| entry.stamp == applied.stamp);
+                if entry.is_none() {
+                    tracing::warn!(
+                        "the catalog knows of files that the journal has not; it is rebuilt"
+                    );
+                }
+                entry
+            }
+        };
+        let next = match known {
+            Some(entry) => entry.end(),
+            None => {
+                // Keys may have been left by a rebuild that was broken off, and of a journal that is gone.
+                begin_anew(&catalog)?;
+                Offset(0)
+            }
+        };
+        Ok(FilesFill { log, catalog, next })
+    }
+
+    /// Applies what the log has more; how many events that were.
+    pub(crate) fn advance(&mut self, is_closing: &dyn Fn() -> bool) -> Result<u64, FileError> {
+        advance(&self.log, &self.catalog, &mut self.next, is_closing)
+    }
+
+    /// The first event that the catalog does not have.
+    pub(crate) fn next(&self) -> Offset {
+        self.next
+    }
+}
+
+/// Applies the events of `log` from `next` on, unless the engine is being closed; how many.
+fn advance(
+    log: &Log,
+    catalog: &Catalog,
+    next: &mut Offset,
+    is_closing: &dyn Fn() -> bool,
+) -> Result<u64, FileError> {
+    let (end, mut count) = (log.end(), 0);
+    while *next < end && !is_closing() {
+        let pieces = log.read(*next, end, READ_BYTES)?;
+        if pieces.first().is_none_or(|piece| piece.entry.base != *next) {
+            let why = format!("an event of files is not there. entry={}", next.0);
+            return Err(FileError::Corrupt(why));
+        }
+        for piece in pieces {
+            apply(catalog, &piece)?;
+            *next = piece.entry.end();
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+fn apply(catalog: &Catalog, piece: &Piece) -> Result<(), FileError> {
+    let (kind, offset, stamp) = (piece.entry.kind, piece.entry.base, piece.entry.stamp);
+    if kind != KIND_FILE_EVENT {
+        let why = format!("not an event of files. kind={kind}, entry={}", offset.0);
+        return Err(FileError::Corrupt(why));
+    }
+    let event = FileEvent::decode(&piece.read()?)?;
+    let changes = Applying::new(catalog, stamp).apply(&event)?;
+    Ok(catalog.apply_in(changes, FILES_LOG, AppliedIn { offset, stamp })?)
 }
 
 /// Forgets all of files.

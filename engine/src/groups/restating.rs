@@ -3,7 +3,10 @@
 use hlc::{Cut, Hlc};
 use storage::catalog::{CatalogError, Changes};
 
-use super::{GROUPS, Groups, OFFSETS, PREFIXES, group_key, parts_of, put_offset, unescape};
+use super::{
+    GROUPS, Groups, OFFSETS, PREFIXES, READERS, group_key, parts_of, put_offset, reader_key,
+    unescape,
+};
 use crate::error::EngineError;
 use crate::namespace::event::{Event, OffsetCommit, RestatedGroup, RestatedOffset};
 
@@ -56,6 +59,7 @@ impl Groups {
         let mut changes = Changes::default();
         for RestatedOffset { group, stamp, commit } in offsets {
             put_offset(&mut changes, group, commit, Hlc::from_bits(*stamp));
+            changes.keep(&reader_key(&commit.topic, group), Some(&[]));
         }
         for RestatedGroup { group, stamp, snapshot } in groups {
             changes.put(&group_key(group), Hlc::from_bits(*stamp), Some(snapshot));
@@ -65,7 +69,7 @@ impl Groups {
 
     /// Forgets everything, and how much of the journal it came from.
     pub(crate) fn forget(&self) -> Result<(), CatalogError> {
-        self.catalog.forget_applied(PREFIXES)
+        self.catalog.forget_applied(&[PREFIXES, &[READERS]].concat())
     }
 
     /// Removes what no cut from `horizon` on shows; returns how many versions were removed.
@@ -147,7 +151,7 @@ mod tests {
     }
 
     fn groups() -> Groups {
-        Groups::new(Catalog::temporary().unwrap())
+        Groups::new(std::sync::Arc::new(Catalog::temporary().unwrap()))
     }
 
     fn filled() -> Groups {

@@ -211,7 +211,7 @@ async fn a_rebuild_of_the_names_that_was_broken_off_leaves_none_that_the_journal
     let lost = moment(&rig);
     rig.engine.close();
     drop(rig);
-    let catalog = storage::catalog::Catalog::open(&directory).unwrap();
+    let catalog = storage::catalog::Catalog::open(&directory.join("1")).unwrap();
     catalog.forget(b"no key begins with this", storage::LogId(u64::MAX)).unwrap();
     drop(catalog);
     // The journal is a backup's.

@@ -100,6 +100,7 @@ impl From<EngineError> for TreeError {
         match error {
             EngineError::UnknownPartition { .. } => TreeError::NotFound(error.to_string()),
             EngineError::OffsetOutOfRange { .. } => TreeError::Gone(error.to_string()),
+            EngineError::Loading(_) => TreeError::NotYet(error.to_string().into()),
             error => TreeError::Io(error.to_string().into()),
         }
     }
@@ -113,7 +114,7 @@ impl From<FileError> for TreeError {
             FileError::NotDirectory(path) => TreeError::NotDirectory(format!("path={path}")),
             FileError::IsDirectory(path) => TreeError::IsDirectory(format!("path={path}")),
             FileError::NameTooLong(bytes) => TreeError::NameTooLong(bytes),
-            FileError::NotYet { .. } => TreeError::NotYet(why.into()),
+            FileError::NotYet { .. } | FileError::Loading(_) => TreeError::NotYet(why.into()),
             FileError::Invalid(_) => TreeError::Invalid(why),
             _ => TreeError::Io(why.into()),
         }

@@ -317,12 +317,13 @@ pub(super) fn complete<R>(done: Vec<Done<R>>) {
     }
 }
 
-pub(super) struct AbortOnPanic;
+/// Held by a thread that others cannot go on without: a panic there ends the process.
+pub struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("freezeframe: an invariant of the journal was lost; stopping");
+            eprintln!("freezeframe: an invariant was lost; stopping");
             std::process::abort();
         }
     }

@@ -11,6 +11,7 @@ use engine::files::FileOptions;
 use engine::{Engine, EngineOptions, HousekeepingOptions};
 use hlc::{Fence, WallClock};
 use parking_lot::Mutex;
+use storage::catalog::CatalogFaults;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -91,6 +92,7 @@ fn kafka_options() -> KafkaOptions {
 pub(crate) struct Node {
     pub(crate) disk: SimDisk,
     pub(crate) engine: Arc<Engine>,
+    catalog_faults: CatalogFaults,
     kafka: Arc<Kafka>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -107,9 +109,11 @@ impl Node {
     ) -> Result<Node, String> {
         let kafka_options = kafka_options();
         let format = KafkaFormat { unpacked_bytes_max: kafka_options.unpacked_bytes_max };
+        let options = engine_options(shape, catalog);
+        let catalog_faults = options.catalog_faults.clone();
         let engine = Engine::open(
             Arc::new(disk.clone()),
-            engine_options(shape, catalog),
+            options,
             Arc::clone(clock) as Arc<dyn WallClock>,
             Arc::new(format),
         );
@@ -119,7 +123,7 @@ impl Node {
         let turns = tokio::spawn(turn(Arc::clone(&engine), chance.fork()));
         let (stop, _) = watch::channel(false);
         let (tasks, chance) = (Mutex::new(vec![turns]), Mutex::new(chance));
-        Ok(Node { disk, engine, kafka, stop, tasks, chance })
+        Ok(Node { disk, engine, catalog_faults, kafka, stop, tasks, chance })
     }
 
     /// A client's end of a new connection, unless it stops.
@@ -137,6 +141,11 @@ impl Node {
 
     pub(crate) fn is_stopping(&self) -> bool {
         *self.stop.borrow()
+    }
+
+    /// What goes wrong with its catalog.
+    pub(crate) fn catalog_faults(&self) -> &CatalogFaults {
+        &self.catalog_faults
     }
 
     /// The operator says that the wall clock is right. Why nothing is accepted all the same, if so.

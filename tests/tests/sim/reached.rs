@@ -66,6 +66,10 @@ pub(crate) enum Reached {
     OffsetsGivenUp,
     /// A life of the node found this of its catalog.
     Catalog(Left),
+    /// A catalog failed, and another one was made while the node lived.
+    CatalogRebuilt,
+    /// A catalog was made in memory, for its disk was full.
+    CatalogInMemory,
     /// On a rotten disk the node did not start.
     RotRefused,
     /// On a rotten disk something could not be read, and all else could.
@@ -93,7 +97,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 42] = [
+pub(crate) const ALL: [Reached; 44] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -122,6 +126,8 @@ pub(crate) const ALL: [Reached; 42] = [
     Reached::Catalog(Left::Last),
     Reached::Catalog(Left::Stale),
     Reached::Catalog(Left::Nothing),
+    Reached::CatalogRebuilt,
+    Reached::CatalogInMemory,
     Reached::RotRefused,
     Reached::RotFound,
     Reached::RotHarmless,

@@ -122,7 +122,7 @@ impl Hoarder {
         let read = file.and_then(|file| file.read_at(Cut::below(at), 0, 100));
         match read {
             Ok(bytes) => self.world.tell(&Fact::Hoarded { nth, at, bytes }),
-            Err(FileError::NotYet { .. }) => {}
+            Err(FileError::NotYet { .. } | FileError::Loading(_)) => {}
             Err(_) if !self.world.has_disk() => {}
             Err(error) => {
                 self.world.fail(WHO, &format!("file {nth} at {at} cannot be read: {error}"));

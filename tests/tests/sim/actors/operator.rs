@@ -9,6 +9,7 @@ use std::time::Duration;
 use engine::Engine;
 use hlc::Hlc;
 use kafka_protocol::messages::DeleteRecordsRequest;
+use storage::catalog::CatalogFaults;
 use storage::disk::{Fault, MemoryDisk};
 use tokio::time::Instant;
 
@@ -101,6 +102,8 @@ impl Operator {
                 32 => self.die(Death::Killed).await,
                 33..35 => self.lose_power().await,
                 35..37 => self.use_up_descriptors().await,
+                37..39 => self.fail_catalog().await,
+                39 => self.fill_catalog_disk().await,
                 _ => {}
             }
             let stopped = self.world.engine().and_then(|engine| engine.stopped());
@@ -330,6 +333,37 @@ impl Operator {
         self.world.note(WHO, "a sync will fail");
         wait_until(|| !disk.has_sync_to_fail(), ARMED).await;
         pause(&mut self.chance, 0, 50).await;
+    }
+
+    /// One of the next steps of the catalog fails. It is made anew.
+    async fn fail_catalog(&mut self) {
+        let after = self.chance.below(12);
+        self.world.note(WHO, &format!("the catalog will fail after {after} writes"));
+        self.break_catalog(|faults| faults.fail_write_after(after), Reached::CatalogRebuilt).await;
+    }
+
+    /// The catalog finds no room on its disk for a while: one in memory takes its place.
+    async fn fill_catalog_disk(&mut self) {
+        self.world.note(WHO, "the catalog's disk is full");
+        let in_memory = Reached::CatalogInMemory;
+        self.break_catalog(|faults| faults.set_full(true), in_memory).await;
+        pause(&mut self.chance, 50, 500).await;
+        if let Some(node) = self.world.node.borrow().as_ref() {
+            node.catalog_faults().set_full(false);
+        }
+        self.world.note(WHO, "the catalog's disk has room");
+    }
+
+    async fn break_catalog(&self, break_it: impl FnOnce(&CatalogFaults), reached: Reached) {
+        let Some(engine) = self.world.engine() else { return };
+        if let Some(node) = self.world.node.borrow().as_ref() {
+            break_it(node.catalog_faults());
+        }
+        let (before, _) = engine.catalog_rebuilds();
+        wait_until(|| engine.catalog_rebuilds().0 > before, ARMED).await;
+        if engine.catalog_rebuilds().0 > before {
+            self.world.reach(reached);
+        }
     }
 
     // ---- Its clock ----

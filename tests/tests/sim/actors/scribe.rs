@@ -276,7 +276,8 @@ fn said(done: &Option<Result<Done, FileError>>) -> String {
 
 /// Whether it is the node that fails; every other error is about what was asked for.
 fn fails(error: &FileError) -> bool {
-    matches!(error, FileError::Io(_) | FileError::NoSpace(_) | FileError::Corrupt(_))
+    use FileError::{Corrupt, Io, Loading, NoSpace};
+    matches!(error, Io(_) | NoSpace(_) | Corrupt(_) | Loading(_))
 }
 
 /// Has a change done. What it opens for that is among `open` afterwards, if it is to be kept.
@@ -333,8 +334,16 @@ async fn act(
 /// All files in a cut. `None` if the disk is gone, or reading them fails although it is not, which is
 /// said.
 pub(super) fn sight_or_fail(world: &World, who: &str, files: &Files, cut: Cut) -> Option<Sight> {
-    match sight(files, cut) {
+    let mut seen = sight(files, cut);
+    let is_loading = matches!(seen, Err(FileError::Loading(_)));
+    if let Some(engine) = world.engine().filter(|_| is_loading) {
+        engine.rebuild_by_hand();
+        seen = sight(files, cut);
+    }
+    match seen {
         Ok(sight) => Some(sight),
+        // Of a life that ended.
+        Err(FileError::Loading(_)) => None,
         Err(_) if !world.has_disk() => None,
         Err(error) => {
             world.fail(who, &format!("files in {cut:?} cannot be read: {error}"));

@@ -1,0 +1,152 @@
+//! Where catalogs lie: each in a directory of its own, named by a number, and the newest counts.
+//!
+//! A catalog that fails is not used any more, and another one is made beside it. So the one that a start
+//! finds may be half made: it knows how much of the journal it has seen, and goes on from there.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Catalog, CatalogError, CatalogFaults, remove};
+
+/// Where catalogs lie.
+#[derive(Debug)]
+pub struct CatalogDirectory {
+    /// `None`: in memory.
+    path: Option<PathBuf>,
+    faults: CatalogFaults,
+    /// The largest number that was given out: none comes again, for what has it may yet remove it.
+    last: AtomicU64,
+}
+
+impl CatalogDirectory {
+    /// Catalogs under `path`, or in memory.
+    pub fn new(path: Option<PathBuf>, faults: CatalogFaults) -> CatalogDirectory {
+        CatalogDirectory { path, faults, last: AtomicU64::new(0) }
+    }
+
+    /// Whether there is a place on disk.
+    pub fn is_on_disk(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// The catalog that was made last, or an empty one.
+    ///
+    /// # Errors
+    /// Even an empty one cannot be made there.
+    pub fn open_last(&self) -> Result<Catalog, CatalogError> {
+        self.open(|last| last.max(1))
+    }
+
+    /// An empty catalog, in place of all that there are. Who has one of them open goes on with it.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open_new(&self) -> Result<Catalog, CatalogError> {
+        self.open(|last| last + 1)
+    }
+
+    /// An empty catalog in memory.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open_in_memory(&self) -> Result<Catalog, CatalogError> {
+        Catalog::temporary_with(self.faults.clone())
+    }
+
+    fn open(&self, number: impl FnOnce(u64) -> u64) -> Result<Catalog, CatalogError> {
+        let Some(path) = &self.path else { return self.open_in_memory() };
+        let fail = |error: io::Error| CatalogError::failed(Some(path), &error.to_string());
+        let number = self.remove_all_but(number).map_err(fail)?;
+        Catalog::open_with(&path.join(number.to_string()), self.faults.clone())
+    }
+
+    /// Removes what is there, but for the number that is wanted of the last one.
+    fn remove_all_but(&self, number: impl FnOnce(u64) -> u64) -> io::Result<u64> {
+        let Some(path) = &self.path else { return Ok(0) };
+        fs::create_dir_all(path)?;
+        let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+        let number_of =
+            |entry: &fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let there = entries.iter().filter_map(number_of).max().unwrap_or(0);
+        let number = number(there.max(self.last.load(Ordering::Relaxed)));
+        self.last.store(number, Ordering::Relaxed);
+        let goes = |entry: &&fs::DirEntry| match number_of(entry) {
+            Some(other) => other != number,
+            None => is_of_before(entry),
+        };
+        // What one that failed left, its own end may be removing just now. What stays goes next time.
+        for entry in entries.iter().filter(goes) {
+            let _ = match entry.file_type()?.is_dir() {
+                true => remove(&entry.path()),
+                false => fs::remove_file(entry.path()),
+            };
+        }
+        Ok(number)
+    }
+}
+
+/// Whether it belongs to a catalog that had the directory to itself, as all once did. What else may be there,
+/// as where it is a file system of its own, is not ours.
+fn is_of_before(entry: &fs::DirEntry) -> bool {
+    let name = entry.file_name();
+    let Some(name) = name.to_str() else { return false };
+    ["db", "conf", "blobs"].contains(&name) || name.starts_with("snap.")
+}
+
+#[cfg(test)]
+mod tests {
+    use hlc::{Cut, Hlc};
+
+    use super::super::{Applied, Changes};
+    use super::*;
+
+    fn path(test: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("freezeframe-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    fn fill(catalog: &Catalog) {
+        let mut changes = Changes::default();
+        changes.put(b"a", Hlc::from_bits(1), Some(b"1"));
+        catalog.apply(changes, Applied::default()).unwrap();
+    }
+
+    #[test]
+    fn the_last_catalog_is_found_again_and_a_new_one_takes_its_place_while_it_is_open() {
+        let path = path("catalogs");
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("db"), b"of an older version").unwrap();
+        let directory = CatalogDirectory::new(Some(path.clone()), CatalogFaults::default());
+        fill(&directory.open_last().unwrap());
+        assert!(!path.join("db").exists());
+        let last = directory.open_last().unwrap();
+        assert!(last.get(b"a", Cut::ALL).unwrap().is_some());
+        let new = directory.open_new().unwrap();
+        assert!(new.get(b"a", Cut::ALL).unwrap().is_none());
+        assert!(last.get(b"a", Cut::ALL).unwrap().is_some(), "who has it goes on");
+        fill(&new);
+        drop((last, new));
+        assert!(directory.open_last().unwrap().get(b"a", Cut::ALL).unwrap().is_some());
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+        let _ = fs::remove_dir_all(&path);
+    }
+
+    #[test]
+    fn one_that_failed_leaves_nothing_that_a_start_could_find() {
+        let (path, faults) = (path("failed"), CatalogFaults::default());
+        let directory = CatalogDirectory::new(Some(path.clone()), faults.clone());
+        let catalog = directory.open_last().unwrap();
+        fill(&catalog);
+        faults.set_full(true);
+        assert!(catalog.apply(Changes::default(), Applied::default()).is_err());
+        assert!(directory.open_new().is_err());
+        assert!(directory.open_in_memory().is_ok());
+        faults.set_full(false);
+        drop(catalog);
+        assert!(directory.open_new().unwrap().get(b"a", Cut::ALL).unwrap().is_none());
+        let _ = fs::remove_dir_all(&path);
+    }
+}

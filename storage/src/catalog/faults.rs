@@ -1,0 +1,67 @@
+//! What a test has go wrong with catalogs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Access, StepError};
+
+/// What of catalogs goes wrong, and when: nothing, as long as nobody says so. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct CatalogFaults(Arc<FaultPlan>);
+
+#[derive(Debug, Default)]
+struct FaultPlan {
+    /// 0: none is to fail; 1: the next step fails; and so on.
+    steps_until_failure: AtomicU64,
+    /// The same of writes alone.
+    writes_until_failure: AtomicU64,
+    is_full: AtomicBool,
+    panics_at_end: AtomicBool,
+}
+
+impl CatalogFaults {
+    /// Once `steps` more reads and writes were done, the next one fails.
+    pub fn fail_after(&self, steps: u64) {
+        self.0.steps_until_failure.store(steps + 1, Ordering::Relaxed);
+    }
+
+    /// Once `writes` more writes were done, the next one fails. How often a catalog is read depends on what it
+    /// has forgotten, which no seed decides; how often it is written does not.
+    pub fn fail_write_after(&self, writes: u64) {
+        self.0.writes_until_failure.store(writes + 1, Ordering::Relaxed);
+    }
+
+    /// Whether a failure is still to come.
+    pub fn has_failure_to_come(&self) -> bool {
+        self.0.steps_until_failure.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether there is no room for catalogs on disk: none can be made, or written to.
+    pub fn set_full(&self, is_full: bool) {
+        self.0.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// The library panics when it ends.
+    pub fn set_panic_at_end(&self) {
+        self.0.panics_at_end.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn panic_at_end(&self) {
+        assert!(!self.0.panics_at_end.load(Ordering::Relaxed), "this was asked for");
+    }
+
+    /// The error of the next step, if it is to fail.
+    pub(super) fn error_of(&self, is_on_disk: bool, access: Access) -> Option<StepError> {
+        if is_on_disk && access == Access::Write && self.0.is_full.load(Ordering::Relaxed) {
+            return Some(StepError { why: "no space is left".to_owned(), is_full: true });
+        }
+        let writes = access == Access::Write && counts_down(&self.0.writes_until_failure);
+        let fails = counts_down(&self.0.steps_until_failure) || writes;
+        fails.then(|| StepError { why: "a step fails, as asked".to_owned(), is_full: false })
+    }
+}
+
+/// Counts down to 0; whether this was the last step.
+fn counts_down(left: &AtomicU64) -> bool {
+    left.load(Ordering::Relaxed) > 0 && left.fetch_sub(1, Ordering::Relaxed) == 1
+}
