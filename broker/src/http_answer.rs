@@ -65,11 +65,7 @@ fn status_of(code: HistoryErrorCode) -> StatusCode {
         Code::Unreadable => StatusCode::UNPROCESSABLE_ENTITY,
         Code::NotYet => StatusCode::TOO_EARLY,
         Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        Code::Fenced
-        | Code::Loading
-        | Code::Starting
-        | Code::Stopping
-        | Code::Unfinished => {
+        Code::Fenced | Code::Loading | Code::Starting | Code::Stopping | Code::Unfinished => {
             StatusCode::SERVICE_UNAVAILABLE
         }
     }

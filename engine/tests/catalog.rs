@@ -1,6 +1,7 @@
 //! A catalog that fails: it is soft, so service goes on, and what is read is right or not there yet.
 
 #![allow(clippy::unwrap_used, reason = "all of it is a test")]
+#![allow(clippy::disallowed_methods, reason = "it waits for the thing itself, up to a bound")]
 
 mod rig;
 

@@ -196,7 +196,7 @@ fn counts_that_the_bytes_do_not_bear_out_reserve_no_memory() {
 }
 
 #[test]
-fn questions_about_the_past_that_nest_too_deep_are_refused() {
+fn questions_about_the_past_that_nest_too_deep_or_are_too_long_are_refused() {
     let mut victim = Victim::new(&[]);
     let key = i16::from_be_bytes(*b"FF");
     let mut wire = victim.connect();
@@ -206,7 +206,10 @@ fn questions_about_the_past_that_nest_too_deep_are_refused() {
         let answer: serde_json::Value = serde_json::from_slice(&answer[4..]).expect("JSON");
         assert_eq!(answer["error"]["code"], "bad_request", "{answer}");
     }
-    victim.must_hang_up_on("more than 1 MiB", &request(key, 0, &[b'['; (1 << 20) + 1]));
+    wire.send(&request(key, 0, &[b'['; (1 << 20) + 1])).expect("it can be sent");
+    let answer = wire.receive().expect("a refusal");
+    let answer: serde_json::Value = serde_json::from_slice(&answer[4..]).expect("JSON");
+    assert_eq!(answer["error"]["code"], "too_large", "{answer}");
     victim.must_hang_up_on("another version", &request(key, 1, b"{}"));
     victim.still_serves();
 }

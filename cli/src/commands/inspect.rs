@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn times_read_as_dates_where_there_are_any() {
         assert_eq!(stamp(Hlc::new(SysTime(1_795_251_600_123), 7)), "2026-11-21T09:00:00.123Z +7");
-        assert_eq!(user_time(UserTime(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(user_time(UserTime(0)), "1970-01-01T00:00:00.000Z");
         assert_eq!(user_time(UserTime(-5)), "-5");
         assert_eq!(user_time(UserTime(i64::MIN)), "unknown");
         assert_eq!(user_time(UserTime(i64::MAX)), i64::MAX.to_string());

@@ -82,12 +82,12 @@ history_error_codes! {
     Gone = "gone",
     /// The clock is fenced.
     Fenced = "fenced",
+    /// What the catalog keeps is being loaded from the journal.
+    Loading = "loading",
     /// The server opens its data directory.
     Starting = "starting",
     /// The server ends.
     Stopping = "stopping",
-    /// What the catalog keeps is being loaded from the journal.
-    Loading = "loading",
     /// HTTP: no question that GET can ask.
     UnknownOp = "unknown_op",
     /// HTTP: there is nothing at this path.

@@ -270,6 +270,8 @@ fn said(done: &Option<Result<Done, FileError>>) -> String {
     match done {
         None => "never answered".to_owned(),
         Some(Ok(Done { made, stamp, .. })) => format!("done, made {made:?}, at {stamp:?}"),
+        // Where its catalog lies is of no world.
+        Some(Err(FileError::Loading(_))) => "to be asked again".to_owned(),
         Some(Err(error)) => error.to_string(),
     }
 }
