@@ -563,6 +563,9 @@ fn several_mounts_show_the_same_and_go_when_they_are_told() {
     assert!(!mounted.data().join("control.sock").exists());
 }
 
+/// Of one mount: four that serve the kernel, one that waits for them, and one that tells the kernel what changed.
+const THREADS: usize = 6;
+
 #[test]
 fn a_mount_that_somebody_else_takes_away_leaves_nothing_behind_in_the_server() {
     let Some(mounted) = mount::start("taken away by others", &[]) else { return };
@@ -582,6 +585,8 @@ fn a_mount_that_somebody_else_takes_away_leaves_nothing_behind_in_the_server() {
     };
     let devices =
         || count("fd", &|fd| fs::read_link(fd).is_ok_and(|path| path == Path::new("/dev/fuse")));
+    // A thread has its name once it runs.
+    until("all threads of a mount run", || threads() == THREADS);
     let (of_one, other) = ((threads(), devices()), mounted.beside("other"));
     fs::create_dir(&other).unwrap();
     for _ in 0..3 {
