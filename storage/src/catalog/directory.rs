@@ -112,6 +112,7 @@ mod tests {
         let mut changes = Changes::default();
         changes.put(b"a", Hlc::from_bits(1), Some(b"1"));
         catalog.apply(changes, Applied::default()).unwrap();
+        catalog.sync().unwrap();
     }
 
     #[test]
