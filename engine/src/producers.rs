@@ -14,7 +14,10 @@ use crate::error::EngineError;
 const REMEMBERED: usize = 5;
 /// A producer that has not written for this long is forgotten (`producer.id.expiration.ms`).
 const EXPIRY_MS: u64 = 24 * 3600 * 1000;
-/// How often is looked for those, by the stamps of what is written.
+/// Silence is counted from one entry of the journal to the next, and between two of them never more than
+/// this: a clock that jumps, or is wrong when the server starts, forgets nobody.
+const SILENCE_STEP_MS_MAX: u64 = 3600 * 1000;
+/// How often is looked for those.
 const SWEEP_MS: u64 = 10 * 60 * 1000;
 /// How many producers a log remembers at most; the longest silent are forgotten first.
 const LOG_PRODUCERS_MAX: usize = 20_000;
@@ -23,9 +26,9 @@ const PRODUCERS_MAX: usize = 200_000;
 /// What [`Producers::encode`] gives is never longer: each segment that is sealed has it.
 const ENCODED_BYTES_MAX: usize = 64 << 20;
 /// What a producer takes there at most, with a log of its own: numbers of variable length.
-const PRODUCER_BYTES_MAX: usize = (10 + 10) + 10 + 3 + 1 + REMEMBERED * (5 + 5 + 10 + 10);
+const PRODUCER_BYTES_MAX: usize = (10 + 10) + 10 + 3 + 10 + 1 + REMEMBERED * (5 + 5 + 10 + 10);
 
-const _: () = assert!(10 + PRODUCERS_MAX * PRODUCER_BYTES_MAX <= ENCODED_BYTES_MAX);
+const _: () = assert!(30 + PRODUCERS_MAX * PRODUCER_BYTES_MAX <= ENCODED_BYTES_MAX);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Written {
@@ -38,6 +41,8 @@ pub(crate) struct Written {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Producer {
     epoch: i16,
+    /// The activity time of its last batch.
+    active_ms: u64,
     written: VecDeque<Written>,
 }
 
@@ -58,8 +63,13 @@ pub(crate) struct Producers {
     by_log: HashMap<LogId, HashMap<i64, Producer>>,
     /// How many there are.
     count: usize,
-    /// When was last looked for those who are silent.
-    swept: Hlc,
+    /// The activity time: the sum of what passed between entries of the journal, by
+    /// [`SILENCE_STEP_MS_MAX`].
+    active_ms: u64,
+    /// The stamp of the last entry that it counts.
+    counted: Hlc,
+    /// When was last looked for those who are silent, in activity time.
+    swept_ms: u64,
     /// What staged batches replaced, newest last.
     undo: Vec<(LogId, i64, Option<Producer>)>,
 }
@@ -119,12 +129,14 @@ impl Producers {
         self.advance(stamp);
         let known = self.by_log.get(&log);
         if known.is_none_or(|producers| !producers.contains_key(&note.id)) {
-            self.make_room(log, stamp);
+            self.make_room(log);
             self.count += 1;
         }
         let producers = self.by_log.entry(log).or_default();
         let before = producers.get(&note.id).cloned();
-        let new = || Producer { epoch: note.epoch, written: VecDeque::with_capacity(REMEMBERED) };
+        let active_ms = self.active_ms;
+        let written = || VecDeque::with_capacity(REMEMBERED);
+        let new = || Producer { epoch: note.epoch, active_ms, written: written() };
         let producer = producers.entry(note.id).or_insert_with(new);
         if producer.epoch != note.epoch {
             *producer = new();
@@ -132,22 +144,29 @@ impl Producers {
         if producer.written.len() == REMEMBERED {
             producer.written.pop_front();
         }
+        producer.active_ms = active_ms;
         let (first, last) = (note.first_sequence, note.last_sequence);
         producer.written.push_back(Written { first, last, base, stamp });
         before
     }
 
-    /// Says that something is written, whatever it is: the time from which silence counts.
+    /// Says that something is written, whatever it is: silence counts by that.
     pub(crate) fn advance(&mut self, stamp: Hlc) {
-        if stamp.time().0 >= self.swept.time().0.saturating_add(SWEEP_MS) {
-            self.swept = stamp;
-            self.forget_expired(stamp);
+        if self.counted != Hlc::ZERO {
+            let passed_ms = stamp.time().0.saturating_sub(self.counted.time().0);
+            let step_ms = passed_ms.min(SILENCE_STEP_MS_MAX);
+            self.active_ms = self.active_ms.saturating_add(step_ms);
+        }
+        self.counted = self.counted.max(stamp);
+        if self.active_ms >= self.swept_ms.saturating_add(SWEEP_MS) {
+            self.swept_ms = self.active_ms;
+            self.forget_expired();
         }
     }
 
-    fn forget_expired(&mut self, now: Hlc) {
-        let oldest = now.time().0.saturating_sub(EXPIRY_MS);
-        self.retain(|producer| producer.stamp().time().0 > oldest);
+    fn forget_expired(&mut self) {
+        let now_ms = self.active_ms;
+        self.retain(|producer| now_ms < producer.active_ms.saturating_add(EXPIRY_MS));
     }
 
     fn retain(&mut self, stays: impl Fn(&Producer) -> bool) {
@@ -160,9 +179,9 @@ impl Producers {
     }
 
     /// Forgets the silent, if there is no room for one more.
-    fn make_room(&mut self, log: LogId, now: Hlc) {
+    fn make_room(&mut self, log: LogId) {
         if self.count >= PRODUCERS_MAX {
-            self.forget_expired(now);
+            self.forget_expired();
         }
         self.keep_newest(PRODUCERS_MAX);
         let Some(producers) = self.by_log.get_mut(&log) else { return };
@@ -193,17 +212,18 @@ impl Producers {
     /// All that is remembered of what was committed.
     pub(crate) fn encode(&self) -> Vec<u8> {
         assert!(self.undo.is_empty(), "nothing is staged when a segment is sealed");
-        postcard::to_stdvec(&self.by_log).expect("producers can be encoded")
+        postcard::to_stdvec(&(self.active_ms, self.counted, &self.by_log))
+            .expect("producers can be encoded")
     }
 
     /// What [`Producers::encode`] gave. An earlier version gave more of them.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Producers, postcard::Error> {
-        let by_log: HashMap<LogId, HashMap<i64, Producer>> = postcard::from_bytes(bytes)?;
-        let stamps = by_log.values().flat_map(HashMap::values).map(Producer::stamp);
-        let last = stamps.max().unwrap_or(Hlc::ZERO);
-        let mut producers = Producers { by_log, ..Producers::default() };
-        producers.swept = last;
-        producers.forget_expired(last);
+        type Encoded = (u64, Hlc, HashMap<LogId, HashMap<i64, Producer>>);
+        let (active_ms, counted, by_log): Encoded = postcard::from_bytes(bytes)?;
+        let swept_ms = active_ms;
+        let mut producers =
+            Producers { by_log, active_ms, counted, swept_ms, ..Producers::default() };
+        producers.forget_expired();
         producers.keep_newest(PRODUCERS_MAX + 1);
         Ok(producers)
     }
@@ -360,7 +380,7 @@ mod tests {
         assert!(producers.by_log.contains_key(&LogId(u64::MAX - PRODUCERS_MAX as u64)));
         assert!(!producers.by_log.contains_key(&LogId(u64::MAX)));
         let bytes = producers.encode();
-        assert!(bytes.len() <= count(&producers) * PRODUCER_BYTES_MAX + 10, "{}", bytes.len());
+        assert!(bytes.len() <= count(&producers) * PRODUCER_BYTES_MAX + 30, "{}", bytes.len());
         let again = Producers::decode(&bytes).unwrap();
         assert_eq!(count(&again), count(&producers));
     }
@@ -371,14 +391,32 @@ mod tests {
         let mut producers = Producers::default();
         record(&mut producers, 1, 1, at(1000));
         record(&mut producers, 2, 2, at(1001));
-        producers.advance(at(1000 + EXPIRY_MS - 1));
+        pass(&mut producers, 1001..1000 + EXPIRY_MS - 1);
         assert_eq!(count(&producers), 2);
-        record(&mut producers, 2, 2, at(2000 + EXPIRY_MS));
-        producers.advance(at(1000 + EXPIRY_MS + SWEEP_MS));
+        record(&mut producers, 2, 2, at(1000 + EXPIRY_MS - 1));
+        pass(&mut producers, 1000 + EXPIRY_MS - 1..1000 + EXPIRY_MS + SWEEP_MS);
         assert_eq!(producers.by_log.keys().collect::<Vec<_>>(), [&LogId(2)]);
         assert_eq!(count(&producers), 1);
         let again = Producers::decode(&producers.encode()).unwrap();
         assert_eq!(count(&again), 1);
+    }
+
+    /// Something is written every half hour.
+    fn pass(producers: &mut Producers, time: std::ops::Range<u64>) {
+        let ticks = time.clone().step_by(30 * 60 * 1000);
+        ticks.chain([time.end]).for_each(|ms| producers.advance(at(ms)));
+    }
+
+    #[test]
+    fn a_clock_that_is_days_ahead_at_a_start_forgets_nobody() {
+        let mut producers = Producers::default();
+        record(&mut producers, 1, 9, at(1000));
+        for days in 1..20 {
+            producers.advance(at(1000 + days * 400 * EXPIRY_MS));
+            producers = Producers::decode(&producers.encode()).unwrap();
+        }
+        let again = producers.check(LOG, &note(0, 0, 1));
+        assert!(matches!(again, Err(EngineError::Duplicate { .. })), "{again:?}");
     }
 
     #[test]
@@ -386,7 +424,7 @@ mod tests {
         let mut many = Producers::default();
         for log in 0..PRODUCERS_MAX as u64 + 10 {
             let written = Written { first: 0, last: 0, base: Offset(0), stamp: at(log) };
-            let producer = Producer { epoch: 0, written: [written].into() };
+            let producer = Producer { epoch: 0, active_ms: 0, written: [written].into() };
             many.by_log.insert(LogId(log), HashMap::from([(7, producer)]));
         }
         let kept = Producers::decode(&many.encode()).unwrap();

@@ -39,9 +39,8 @@ const ARMED: Duration = Duration::from_secs(2);
 const NUDGE_MS: i64 = 100;
 /// `clock.skew-max`, as it is if nobody sets it.
 const SKEW_MAX_MS: i64 = 500;
-/// By how much a clock is far off: less than the day of stamps after which a producer's sequence numbers are
-/// forgotten.
-const FAR_OFF_MS: [i64; 3] = [2 * HOUR_MS, 9 * HOUR_MS, 20 * HOUR_MS];
+/// By how much a clock is far off.
+const FAR_OFF_MS: [i64; 4] = [2 * HOUR_MS, 20 * HOUR_MS, 8 * 24 * HOUR_MS, 400 * 24 * HOUR_MS];
 const HOUR_MS: i64 = 60 * 60 * 1000;
 /// When that happens, at the latest.
 const ERRS_MS_MAX: u64 = 17_000;
