@@ -28,30 +28,30 @@ pub(crate) fn answer_shell() {
 
 /// Names of topics.
 pub(crate) fn topics() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| offer(typed, Offered::Topics))
+    ArgValueCompleter::new(|typed: &OsStr| offer(typed, NameKind::Topics))
 }
 
 /// Names of groups.
 pub(crate) fn groups() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| offer(typed, Offered::Groups))
+    ArgValueCompleter::new(|typed: &OsStr| offer(typed, NameKind::Groups))
 }
 
 /// Names of topics, and paths in the tree of files.
 pub(crate) fn paths() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| match typed.to_str() {
-        Some(text) if text.starts_with('/') => offer(typed, Offered::Paths),
-        _ => offer(typed, Offered::Topics),
+        Some(text) if text.starts_with('/') => offer(typed, NameKind::Paths),
+        _ => offer(typed, NameKind::Topics),
     })
 }
 
 #[derive(Clone, Copy)]
-enum Offered {
+enum NameKind {
     Topics,
     Groups,
     Paths,
 }
 
-fn offer(typed: &OsStr, offered: Offered) -> Vec<CompletionCandidate> {
+fn offer(typed: &OsStr, kind: NameKind) -> Vec<CompletionCandidate> {
     let Some(typed) = typed.to_str() else { return Vec::new() };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
@@ -59,9 +59,8 @@ fn offer(typed: &OsStr, offered: Offered) -> Vec<CompletionCandidate> {
     let bootstrap = bootstrap_of(std::env::args_os())
         .or_else(|| std::env::var("FREEZEFRAME_BOOTSTRAP").ok())
         .unwrap_or_else(|| "127.0.0.1:9092".to_owned());
-    let names = runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, names(&bootstrap, typed, offered)).await
-    });
+    let names = runtime
+        .block_on(async { tokio::time::timeout(PATIENCE, names(&bootstrap, typed, kind)).await });
     let mut names = names.ok().and_then(Result::ok).unwrap_or_default();
     names.retain(|name| name.starts_with(typed));
     names.sort_unstable();
@@ -69,17 +68,17 @@ fn offer(typed: &OsStr, offered: Offered) -> Vec<CompletionCandidate> {
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-async fn names(bootstrap: &str, typed: &str, offered: Offered) -> Result<Vec<String>, ClientError> {
+async fn names(bootstrap: &str, typed: &str, kind: NameKind) -> Result<Vec<String>, ClientError> {
     let mut client = Client::connect(bootstrap, Options::default()).await?;
-    match offered {
-        Offered::Topics => {
+    match kind {
+        NameKind::Topics => {
             let topics = client.topics().await?.into_iter();
             Ok(topics.filter(|topic| !topic.is_internal).map(|topic| topic.name).collect())
         }
-        Offered::Groups => {
+        NameKind::Groups => {
             Ok(client.groups().await?.into_iter().map(|group| group.group).collect())
         }
-        Offered::Paths => paths_below(&mut client, typed).await,
+        NameKind::Paths => paths_below(&mut client, typed).await,
     }
 }
 

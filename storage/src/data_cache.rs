@@ -113,7 +113,7 @@ impl std::fmt::Debug for DataFileBlock {
 /// The number of a file among those of this process, and of a block in it.
 type BlockKey = (u64, u64);
 
-enum Slot {
+enum BlockEntry {
     /// A thread reads it from the disk.
     Loading(Arc<PendingBlock>),
     /// It is here; whether it was used since the clock's hand passed.
@@ -129,7 +129,7 @@ struct PendingBlock {
 
 #[derive(Default)]
 struct Slots {
-    by_key: HashMap<BlockKey, Slot>,
+    by_key: HashMap<BlockKey, BlockEntry>,
     /// The blocks that are held, in the order in which the clock's hand comes to them.
     clock: VecDeque<BlockKey>,
     /// What blocks that are held or being loaded take of the budget.
@@ -202,7 +202,7 @@ impl DataCache {
     pub fn get(&self, file: &DataFile, number: u64, length: usize) -> Option<Arc<DataFileBlock>> {
         let slots = self.slots.lock();
         match slots.by_key.get(&(file.id, number))? {
-            Slot::Held(block, used) if block.bytes().len() >= length => {
+            BlockEntry::Held(block, used) if block.bytes().len() >= length => {
                 used.store(true, Ordering::Relaxed);
                 self.stats.hits.fetch_add(1, Ordering::Relaxed);
                 Some(Arc::clone(block))
@@ -280,7 +280,7 @@ impl DataCache {
     /// better.
     pub fn forget(&self, file: &DataFile, number: u64) {
         let (key, mut slots) = ((file.id, number), self.slots.lock());
-        if matches!(slots.by_key.get(&key), Some(Slot::Held(..))) {
+        if matches!(slots.by_key.get(&key), Some(BlockEntry::Held(..))) {
             self.remove(&mut slots, key);
             slots.clock.retain(|held| *held != key);
         }
@@ -293,10 +293,12 @@ impl DataCache {
     fn begin(&self, file: &DataFile, number: u64, length: usize) -> Begun<'_> {
         let (key, mut slots) = ((file.id, number), self.slots.lock());
         match slots.by_key.get(&key) {
-            Some(Slot::Loading(pending)) => return Begun::Elsewhere(Arc::clone(pending)),
-            Some(Slot::Held(block, _)) if block.bytes().len() >= length => return Begun::Here,
+            Some(BlockEntry::Loading(pending)) => return Begun::Elsewhere(Arc::clone(pending)),
+            Some(BlockEntry::Held(block, _)) if block.bytes().len() >= length => {
+                return Begun::Here;
+            }
             // The file has grown since.
-            Some(Slot::Held(..)) => {
+            Some(BlockEntry::Held(..)) => {
                 self.remove(&mut slots, key);
                 slots.clock.retain(|held| *held != key);
             }
@@ -304,7 +306,7 @@ impl DataCache {
         }
         self.evict(&mut slots, CHARGE_BYTES);
         let pending = Arc::new(PendingBlock::default());
-        slots.by_key.insert(key, Slot::Loading(Arc::clone(&pending)));
+        slots.by_key.insert(key, BlockEntry::Loading(Arc::clone(&pending)));
         slots.charged += CHARGE_BYTES;
         self.stats.bytes.store(slots.charged, Ordering::Relaxed);
         Begun::Mine(BlockLoad { cache: self, key, pending })
@@ -323,7 +325,7 @@ impl DataCache {
         while slots.charged + more > limit {
             let Some(key) = slots.clock.pop_front() else { break };
             match slots.by_key.get(&key) {
-                Some(Slot::Held(_, used)) if used.swap(false, Ordering::Relaxed) => {
+                Some(BlockEntry::Held(_, used)) if used.swap(false, Ordering::Relaxed) => {
                     slots.clock.push_back(key);
                 }
                 _ => self.remove(slots, key),
@@ -357,7 +359,7 @@ impl BlockLoad<'_> {
         let block = Arc::new(DataFileBlock { buffer, checksums: Mutex::default(), pool });
         let mut slots = cache.slots.lock();
         if slots.charged <= cache.blocks_bytes_max() && !block.bytes().is_empty() {
-            let held = Slot::Held(Arc::clone(&block), AtomicBool::new(false));
+            let held = BlockEntry::Held(Arc::clone(&block), AtomicBool::new(false));
             slots.by_key.insert(self.key, held);
             slots.clock.push_back(self.key);
         }
@@ -368,7 +370,7 @@ impl BlockLoad<'_> {
 impl Drop for BlockLoad<'_> {
     fn drop(&mut self) {
         let mut slots = self.cache.slots.lock();
-        if matches!(slots.by_key.get(&self.key), Some(Slot::Loading(_))) {
+        if matches!(slots.by_key.get(&self.key), Some(BlockEntry::Loading(_))) {
             self.cache.remove(&mut slots, self.key);
         }
         drop(slots);

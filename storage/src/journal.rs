@@ -25,4 +25,4 @@ pub use recover::{Damage, RecoverError, Recovered, Visit, Walked, settle, walk};
 pub use segment::{
     SEGMENT_HEADER_BYTES, Segment, SegmentHeader, Segments, segment_name, segment_start,
 };
-pub(crate) use writer::{Journal, Limits, Sealed, WriteError};
+pub(crate) use writer::{Journal, Limits, SegmentEnd, WriteError};

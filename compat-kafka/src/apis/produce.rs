@@ -111,7 +111,7 @@ pub(crate) async fn serve(kafka: Arc<Kafka>, context: Context, body: Bytes) -> S
                 .with_base_offset(-1);
             let taken = match &found {
                 Ok(topic) => {
-                    let asked = Asked { data: &partition, transactional, frame_bytes };
+                    let asked = BatchRequest { data: &partition, transactional, frame_bytes };
                     take_in(&kafka, topic, asked).await
                 }
                 Err(refused) => Err(refused.clone()),
@@ -257,14 +257,14 @@ fn read_only() -> Refused {
 
 /// A batch of a request, and what of the request matters to it.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct BatchRequest<'a> {
     data: &'a PartitionProduceData,
     transactional: bool,
     frame_bytes: usize,
 }
 
 /// Takes a batch in: here if it is small. Of large ones, a few at a time are unpacked, and not in the way of others.
-async fn take_in(kafka: &Kafka, topic: &Topic, asked: Asked<'_>) -> Result<Taken, Refused> {
+async fn take_in(kafka: &Kafka, topic: &Topic, asked: BatchRequest<'_>) -> Result<Taken, Refused> {
     let most = kafka.format.limit();
     let here = if UNPACKED_HERE.decompressed_bytes_max < most.decompressed_bytes_max {
         UNPACKED_HERE
@@ -281,8 +281,13 @@ async fn take_in(kafka: &Kafka, topic: &Topic, asked: Asked<'_>) -> Result<Taken
 }
 
 /// Checks a partition's batch, and makes it ready for the engine.
-fn take(kafka: &Kafka, topic: &Topic, asked: Asked<'_>, limit: Limit) -> Result<Taken, Refused> {
-    let Asked { data, transactional, frame_bytes } = asked;
+fn take(
+    kafka: &Kafka,
+    topic: &Topic,
+    asked: BatchRequest<'_>,
+    limit: Limit,
+) -> Result<Taken, Refused> {
+    let BatchRequest { data, transactional, frame_bytes } = asked;
     topic
         .partition(data.index)
         .map_err(|error| Refused::new(engine_error(&error), error.to_string()))?;

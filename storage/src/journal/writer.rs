@@ -68,7 +68,7 @@ pub(crate) struct Journal {
 }
 
 /// A segment that was sealed.
-pub(crate) struct Sealed {
+pub(crate) struct SegmentEnd {
     pub(crate) segment: Arc<Segment>,
     /// The position behind its last frame.
     pub(crate) end: u64,
@@ -185,7 +185,7 @@ impl Journal {
         &mut self,
         bytes: u64,
         makes_space: bool,
-        sealed: &mut dyn FnMut(Sealed) -> io::Result<()>,
+        sealed: &mut dyn FnMut(SegmentEnd) -> io::Result<()>,
     ) -> Result<(), WriteError> {
         if !makes_space {
             if self.reserve.is_spent() {
@@ -228,7 +228,7 @@ impl Journal {
     fn begin_segment(
         &mut self,
         bytes: u64,
-        sealed: &mut dyn FnMut(Sealed) -> io::Result<()>,
+        sealed: &mut dyn FnMut(SegmentEnd) -> io::Result<()>,
     ) -> Result<(), WriteError> {
         if let Some(current) = &self.current {
             let held = self.end - current.start;
@@ -257,7 +257,7 @@ impl Journal {
     /// Ends the current segment, if there is anything in it. Called with nothing laid out.
     pub(crate) fn seal(
         &mut self,
-        sealed: &mut dyn FnMut(Sealed) -> io::Result<()>,
+        sealed: &mut dyn FnMut(SegmentEnd) -> io::Result<()>,
     ) -> Result<(), WriteError> {
         assert!(self.parts.is_empty(), "a segment is not sealed under a group");
         let Some(current) = self.current.clone() else { return Ok(()) };
@@ -272,7 +272,7 @@ impl Journal {
             self.zeroed_to = self.end;
         }
         let (segment, end, leaves) = (Arc::clone(&current), self.end, self.leaves.take());
-        sealed(Sealed { segment, end, leaves }).map_err(WriteError::Refused)?;
+        sealed(SegmentEnd { segment, end, leaves }).map_err(WriteError::Refused)?;
         current.file().hold_open(false);
         self.current = None;
         if self.synced_to < self.end {
@@ -343,7 +343,7 @@ impl Journal {
         let broken = |source| WriteError::Broken { doing: "withdraw a failed write", source };
         // Where nothing is written over in place, to cut a file off takes room too.
         let cut = self.reserve.with(|| current.file().truncate(at)).map_err(broken);
-        // Sealed segments with it: else it would be no truth that everything below is synced.
+        // SegmentEnd segments with it: else it would be no truth that everything below is synced.
         match cut.and_then(|()| self.sync_files()) {
             Ok(()) => {
                 self.synced_to = self.end;

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::disk::{is_full, is_out_of_descriptors};
 use crate::history::SealedSegment;
-use crate::journal::{FRAME_BYTES, Frame, Journal, Sealed, WriteError, padded};
+use crate::journal::{FRAME_BYTES, Frame, Journal, SegmentEnd, WriteError, padded};
 use crate::log::{Entry, Log, LogId, Offset, entry_of};
 use crate::proof::Digest;
 use crate::refusals::Refusals;
@@ -280,7 +280,7 @@ fn take<S: Stage>(mut state: MutexGuard<'_, QueueState<S>>) -> Gathered<S> {
 fn hand_over<S: Stage>(
     shared: &Shared<S>,
     stage: &S,
-    Sealed { segment, end, leaves }: Sealed,
+    SegmentEnd { segment, end, leaves }: SegmentEnd,
 ) -> io::Result<()> {
     let history = &shared.history;
     history.wait_for_room()?;

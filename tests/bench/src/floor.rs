@@ -113,13 +113,13 @@ mod tests {
     use crate::topic::Topic;
 
     #[derive(Parser)]
-    struct Line<Work: Args> {
+    struct FloorArguments<Work: Args> {
         #[command(flatten)]
         work: Work,
     }
 
     fn work<Work: Args>(line: &str) -> Work {
-        Line::parse_from(["floor"].into_iter().chain(line.split(' '))).work
+        FloorArguments::parse_from(["floor"].into_iter().chain(line.split(' '))).work
     }
 
     fn listening(name: &str) -> (Target, PathBuf) {
