@@ -1,4 +1,4 @@
-//! What is sealed, and what becomes of it: indexing, filing, giving up, freeing, replacing.
+//! What is sealed, and what becomes of it: indexing, filing, merging, giving up, freeing, replacing.
 //!
 //! What holds true of it:
 //! - A sealed segment is indexed once it is on stable storage, and only then does the manifest name
@@ -12,6 +12,7 @@ mod filing;
 mod giving_up;
 mod indexing;
 mod loading;
+mod merging;
 mod opening;
 mod proving;
 mod rebuilding;
@@ -70,7 +71,9 @@ pub struct HistoryStats {
     pub indexed: AtomicU64,
     /// Stretches filed.
     pub filed: AtomicU64,
-    /// Bytes of data files that filing wrote.
+    /// Parts that were merged into others.
+    pub merged: AtomicU64,
+    /// Bytes of data files that filing and merging wrote.
     pub filed_bytes: AtomicU64,
     /// Data files removed.
     pub removed: AtomicU64,
@@ -100,6 +103,8 @@ pub(crate) struct History {
     dropped: AtomicU64,
     /// So many logs that nobody uses may be in memory.
     idle_logs_max: usize,
+    /// Smaller parts than this are merged with their neighbours first.
+    merge_bytes_min: u64,
     /// So many parts may have no head table.
     uncovered_parts_max: usize,
     /// Head tables, by position, without gaps from the journal's beginning.
@@ -238,7 +243,7 @@ impl History {
         self.changed.notify_all();
     }
 
-    /// Does what has gathered: indexing, proving, filing, making indexes anew.
+    /// Does what has gathered: indexing, proving, filing, merging, making indexes anew.
     ///
     /// # Errors
     /// The disk fails; what was not done is tried again.
@@ -251,7 +256,7 @@ impl History {
         // One thing that cannot be done keeps no other from being done.
         let mut failed = self.rebuild_suspects().map(drop);
         let mut given_up = HashSet::new();
-        let (mut indexes, mut proves) = (true, true);
+        let (mut indexes, mut proves, mut merges) = (true, true, true);
         loop {
             // What is sealed meanwhile is held in memory: it comes first, again and again.
             while indexes {
@@ -274,9 +279,18 @@ impl History {
                 }
             }
             match self.file_next(&mut given_up) {
+                Ok(true) => continue,
+                Ok(false) if merges => {}
+                Ok(false) => break,
+                Err(error) => {
+                    failed = Err(error);
+                    continue;
+                }
+            }
+            match self.merge_next() {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(error) => failed = Err(error),
+                Err(error) => (failed, merges) = (Err(error), false),
             }
         }
         // Damage may have been found on the way.

@@ -1,8 +1,8 @@
 //! A part: a sealed stretch of the journal, in one data file, with its index.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hlc::Hlc;
 use parking_lot::RwLock;
@@ -57,13 +57,21 @@ pub struct Part {
     is_suspect: AtomicBool,
     /// Whether filing it was found to gain nothing, as things are.
     is_settled: AtomicBool,
-    /// How often this life tried to file it.
+    /// Whether it is not merged, because something in it is damaged, or near it.
+    is_apart: AtomicBool,
+    /// The last generation in which it was filed, or which was tried.
     attempts: AtomicU32,
+    /// How long its files are, once somebody asked.
+    bytes: OnceLock<u64>,
 }
 
 impl Part {
     pub(crate) fn new(layout: Layout, files: Indexed) -> Part {
         let header = files.index.header;
+        let (is_settled, generation) = match layout {
+            Layout::Journal => (false, 0),
+            Layout::Filed { generation } => (true, generation),
+        };
         Part {
             start: header.start,
             end: header.end,
@@ -72,8 +80,10 @@ impl Part {
             data: files.data,
             index: RwLock::new(files.index),
             is_suspect: AtomicBool::new(false),
-            is_settled: AtomicBool::new(false),
-            attempts: AtomicU32::new(0),
+            is_settled: AtomicBool::new(is_settled),
+            is_apart: AtomicBool::new(false),
+            attempts: AtomicU32::new(generation),
+            bytes: OnceLock::new(),
         }
     }
 
@@ -95,7 +105,8 @@ impl Part {
     pub(crate) fn set_index(&self, index: Arc<Index>) {
         *self.index.write() = index;
         self.is_suspect.store(false, Ordering::Release);
-        self.set_settled(false);
+        self.set_settled(self.layout != Layout::Journal);
+        self.is_apart.store(false, Ordering::Release);
     }
 
     /// Whether filing it was found to gain nothing, as things are.
@@ -110,6 +121,29 @@ impl Part {
 
     pub(crate) fn set_settled(&self, is_settled: bool) {
         self.is_settled.store(is_settled, Ordering::Release);
+    }
+
+    /// Whether it is not merged.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.is_apart.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn keep_apart(&self) {
+        self.is_apart.store(true, Ordering::Release);
+    }
+
+    /// How long its files are: those of a part never change their length.
+    pub(crate) fn bytes(&self) -> io::Result<u64> {
+        if let Some(bytes) = self.bytes.get() {
+            return Ok(*bytes);
+        }
+        let bytes = self.data.file().length()? + self.index().header.length();
+        Ok(*self.bytes.get_or_init(|| bytes))
+    }
+
+    /// Whether a position lies in it, of what was merged into it too.
+    pub(crate) fn covers(&self, position: u64) -> bool {
+        (self.start..self.end).contains(&position)
     }
 
     /// Whether its index has to be made anew.
@@ -146,9 +180,10 @@ impl Part {
 #[derive(Debug, Default)]
 pub struct Parts(RwLock<Arc<Vec<Arc<Part>>>>);
 
-/// The part that begins at `start`.
+/// The part that holds what stood in the part that began at `start`, which may have been merged since.
 pub(crate) fn part_at(parts: &[Arc<Part>], start: u64) -> Option<&Arc<Part>> {
-    parts.binary_search_by_key(&start, |part| part.start).ok().map(|place| &parts[place])
+    let place = parts.partition_point(|part| part.start <= start).checked_sub(1)?;
+    Some(&parts[place]).filter(|part| part.covers(start))
 }
 
 /// What holds of the list, and is bisected by.

@@ -53,6 +53,9 @@ pub struct Options {
     /// In so many of the newest parts a log that is not in memory is looked for one by one, before head
     /// tables say where to look.
     pub uncovered_parts_max: usize,
+    /// Parts of at most this many bytes are merged with their neighbours first; larger ones, in levels,
+    /// later. If it is 0, none are.
+    pub merge_bytes_min: u64,
     /// Whether indexing and filing wait for [`Store::tend`], and are not done by a thread of their own.
     /// A run of a test replays only so.
     pub tended_by_hand: bool,
@@ -75,6 +78,7 @@ impl Default for Options {
             index_bytes_max: 32 << 20,
             idle_logs_max: 4096,
             uncovered_parts_max: 8,
+            merge_bytes_min: 64 << 10,
             tended_by_hand: false,
             driven_by_hand: false,
             proofs: true,

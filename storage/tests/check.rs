@@ -149,9 +149,9 @@ fn an_index_that_is_whole_and_wrong_in_any_field_is_noticed() {
             let header = (8..56).filter(|at| !(20..24).contains(at));
             let entries =
                 (0..entries).flat_map(|nth| (0..97).map(move |at| BLOCK + 8 + nth * 104 + at));
-            // Of links, what they lead to; not where in its index that stands, nor how far away, which only
-            // say where to look first.
-            let fields = || (0..92).chain(96..104).chain(112..120);
+            // Of links, which part they lead to; not where in it or in its index that stands, nor how far
+            // away, which only say where to look first.
+            let fields = || (0..92).chain(99..104).chain(115..120);
             let runs =
                 (0..runs).flat_map(|nth| fields().map(move |at| 2 * BLOCK + 8 + nth * 136 + at));
             // Every field of each, and not every byte of each field.

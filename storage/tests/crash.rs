@@ -42,6 +42,7 @@ fn options(durability: Durability, segment_bytes_max: u64) -> Options {
         tail_bytes_max: 2048,
         idle_logs_max: 0,
         uncovered_parts_max: 1,
+        merge_bytes_min: 32 << 10,
         tended_by_hand: true,
         driven_by_hand: true,
         ..Options::default()

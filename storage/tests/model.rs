@@ -336,6 +336,7 @@ proptest! {
             tail_bytes_max: 1500,
             idle_logs_max: 0,
             uncovered_parts_max: 1,
+            merge_bytes_min: 32 << 10,
             tended_by_hand: true,
             ..Options::default()
         };

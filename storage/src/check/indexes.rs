@@ -82,7 +82,7 @@ impl<'a> Indexes<'a> {
             let (name, start, end) = (index_name(&data), part.start, part.end);
             let expected = Expected { name, start, end, of };
             match indexes.take(&expected, &manifest.logs, progress)? {
-                None => trail.pass_unread(part.start),
+                None => trail.pass_unread(part.start..part.end),
                 Some(index) => {
                     if let Some(what) = trail.follow(&index)? {
                         indexes.disagrees(&expected.name, &what);
@@ -297,25 +297,38 @@ impl Walked<'_> {
     }
 }
 
+/// In which part a run was found, and where it ends.
+#[derive(Clone, Debug)]
+struct TrailRun {
+    part: Range<u64>,
+    end: Offset,
+}
+
 /// How far logs have come, from index to index.
 struct Trail<'a> {
     logs: &'a Horizons,
     /// In which parts runs of each log were found, oldest first, and where they end; and how far the last
     /// of them comes.
-    runs: BTreeMap<LogId, (Vec<(u64, Offset)>, Tip)>,
+    runs: BTreeMap<LogId, (Vec<TrailRun>, Tip)>,
     /// Parts whose indexes cannot be read.
-    unread: BTreeSet<u64>,
+    unread: Vec<Range<u64>>,
     last_stamp: Hlc,
 }
 
 impl<'a> Trail<'a> {
     fn new(manifest: &'a Manifest) -> Trail<'a> {
-        let (runs, unread) = (BTreeMap::new(), BTreeSet::new());
+        let (runs, unread) = (BTreeMap::new(), Vec::new());
         Trail { logs: &manifest.logs, runs, unread, last_stamp: Hlc::ZERO }
     }
 
-    fn pass_unread(&mut self, start: u64) {
-        self.unread.insert(start);
+    fn pass_unread(&mut self, part: Range<u64>) {
+        self.unread.push(part);
+    }
+
+    /// Whether a position lies in a part whose index cannot be read.
+    fn is_unread(&self, position: u64) -> bool {
+        let after = self.unread.partition_point(|part| part.start <= position);
+        after.checked_sub(1).is_some_and(|place| self.unread[place].contains(&position))
     }
 
     /// What an index says that does not follow from those before it.
@@ -338,7 +351,7 @@ impl<'a> Trail<'a> {
                 wrong = what.map(|what| format!("{what}, of log {}", run.log.0));
             }
             let (parts, tip) = self.runs.entry(run.log).or_insert((Vec::new(), Tip::NONE));
-            parts.push((header.start, run.tip.end));
+            parts.push(TrailRun { part: header.start..header.end, end: run.tip.end });
             *tip = run.tip;
         }
         Ok(wrong)
@@ -346,22 +359,20 @@ impl<'a> Trail<'a> {
 
     fn run(&self, index: &Index, run: &Run) -> io::Result<Option<String>> {
         let (parts, before) = self.runs.get(&run.log).map_or((&[][..], None), |(parts, tip)| {
-            (&parts[..], parts.last().map(|(part, _)| (*part, *tip)))
+            (&parts[..], parts.last().map(|run| (run.part.clone(), *tip)))
         });
         let has_freed = is_freed(self.logs, run.log, Offset(1));
         let Links { previous, jump, .. } = run.links;
         let may_lead = |place: RunPlace| {
             place.part < index.header.start
-                && (has_freed
-                    || self.unread.contains(&place.part)
-                    || parts.binary_search_by_key(&place.part, |(part, _)| *part).is_ok())
+                && (has_freed || self.is_unread(place.part) || holding(parts, place.part).is_some())
         };
         if !previous.is_none_or(may_lead) || !jump.is_none_or(may_lead) {
             return Ok(Some("it leads to a run that is not there".to_owned()));
         }
         match (previous, before) {
-            (Some(previous), _) if self.unread.contains(&previous.part) => Ok(None),
-            (Some(previous), Some((part, tip))) if previous.part == part => {
+            (Some(previous), _) if self.is_unread(previous.part) => Ok(None),
+            (Some(previous), Some((part, tip))) if part.contains(&previous.part) => {
                 goes_on_wrong(index, run, tip, self.logs)
             }
             _ if is_freed(self.logs, run.log, run.base) => Ok(None),
@@ -380,11 +391,11 @@ impl<'a> Trail<'a> {
                 return Ok(Some(format!("its logs do not rise, at log {}", head.log.0)));
             }
             let newest = self.newest_in(head.log, &table.stretch);
-            let is_kept = newest.is_some_and(|(_, end)| !is_freed(self.logs, head.log, end));
-            heads += u64::from(is_kept);
-            let is_lawful = newest == Some((head.part, head.end))
+            heads += u64::from(newest.is_some_and(|run| self.is_told(head.log, run, table)));
+            let leads = |run: &TrailRun| run.part.contains(&head.part) && run.end == head.end;
+            let is_lawful = newest.is_some_and(|run| leads(run) || !is_within(run, table))
                 || self.is_lost(&head, newest)
-                || self.unread.contains(&head.part)
+                || self.is_unread(head.part)
                 || is_freed(self.logs, head.log, head.end);
             if !is_lawful {
                 return Ok(Some(format!("it leads elsewhere, at log {}", head.log.0)));
@@ -392,7 +403,7 @@ impl<'a> Trail<'a> {
         }
         let known = self.runs.keys().filter(|log| {
             let newest = self.newest_in(**log, &table.stretch);
-            newest.is_some_and(|(_, end)| !is_freed(self.logs, **log, end))
+            newest.is_some_and(|run| self.is_told(**log, run, table))
         });
         let known = known.count() as u64;
         Ok((known > heads).then(|| format!("it lacks {} logs", known - heads)))
@@ -400,9 +411,9 @@ impl<'a> Trail<'a> {
 
     /// Whether a head table is all that knows of the end of a log: what it stands for is lost, and not the
     /// table wrong.
-    fn is_lost(&self, head: &Head, newest: Option<(u64, Offset)>) -> bool {
-        newest.is_none_or(|(_, end)| end < head.end)
-            && !self.unread.contains(&head.part)
+    fn is_lost(&self, head: &Head, newest: Option<&TrailRun>) -> bool {
+        newest.is_none_or(|run| run.end < head.end)
+            && !self.is_unread(head.part)
             && !is_freed(self.logs, head.log, head.end)
     }
 
@@ -423,11 +434,29 @@ impl<'a> Trail<'a> {
         Ok(lost)
     }
 
-    /// The newest part in a stretch with a run of a log, and where that ends.
-    fn newest_in(&self, log: LogId, stretch: &Range<u64>) -> Option<(u64, Offset)> {
-        let (parts, _) = self.runs.get(&log)?;
-        parts.iter().rev().copied().find(|(part, _)| stretch.contains(part))
+    /// Whether a table must have the log of the newest run in its stretch.
+    fn is_told(&self, log: LogId, run: &TrailRun, table: &HeadTable) -> bool {
+        is_within(run, table) && !is_freed(self.logs, log, run.end)
     }
+
+    /// The newest run of a log in the parts that lie in a stretch, or reach into it.
+    fn newest_in(&self, log: LogId, stretch: &Range<u64>) -> Option<&TrailRun> {
+        let (runs, _) = self.runs.get(&log)?;
+        let is_in = |run: &&TrailRun| run.part.start < stretch.end && run.part.end > stretch.start;
+        runs.iter().rev().find(is_in)
+    }
+}
+
+/// Whether all of the part of a run lies in the stretch of a table: of one that was merged over its end,
+/// nobody can say what the table must have of it.
+fn is_within(run: &TrailRun, table: &HeadTable) -> bool {
+    table.stretch.start <= run.part.start && run.part.end <= table.stretch.end
+}
+
+/// The run that is in the part in which a position lies.
+fn holding(runs: &[TrailRun], position: u64) -> Option<&TrailRun> {
+    let after = runs.partition_point(|run| run.part.start <= position);
+    after.checked_sub(1).map(|place| &runs[place]).filter(|run| run.part.contains(&position))
 }
 
 /// How a run does not go on where its log had come to.

@@ -1,17 +1,21 @@
 //! Filing: a stretch of the journal, rewritten sorted by log, so that each log's share of it stands in
-//! one piece.
+//! one piece. It is one part, or several that are merged.
 
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::History;
+use super::merging::stretch_of;
 use crate::data_file::{DataFile, LoadBuffer};
 use crate::filed::{FiledHeader, FiledWriter, filed_name, index_name};
-use crate::index::{Index, IndexBuilder, Placed, Run};
+use crate::index::{Index, IndexBuilder, Links, Placed, Run};
 use crate::journal::{FRAME_BYTES, Frame};
+use crate::log::LogId;
 use crate::manifest::{Listed, ManifestChange, ManifestEdit};
 use crate::part::{Indexed, Layout, Part};
 
@@ -28,7 +32,8 @@ const PAUSE: Duration = Duration::from_millis(16);
 /// What is to be written next, in the order of logs.
 enum Step {
     Begin(Run),
-    Entry(Placed),
+    /// An entry, and in which source it stands.
+    Entry(usize, Placed),
 }
 
 /// What is written after one pass over the stretch.
@@ -44,6 +49,55 @@ impl Gathering {
     }
 }
 
+/// What is filed: parts that follow one another, with their indexes as they were at first.
+struct Sources<'a> {
+    parts: &'a [Arc<Part>],
+    indexes: Vec<Arc<Index>>,
+    /// The next run of each, by log, and of one log the oldest first.
+    next: BinaryHeap<Reverse<(LogId, usize, u64)>>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(parts: &'a [Arc<Part>]) -> io::Result<Sources<'a>> {
+        let indexes = parts.iter().map(|part| part.index()).collect();
+        let mut sources = Sources { parts, indexes, next: BinaryHeap::new() };
+        for source in 0..parts.len() {
+            sources.push(source, 0)?;
+        }
+        Ok(sources)
+    }
+
+    fn run(&self, source: usize, number: u64) -> io::Result<Run> {
+        self.parts[source].note(self.indexes[source].run_at(number))
+    }
+
+    fn push(&mut self, source: usize, number: u64) -> io::Result<()> {
+        if number < self.indexes[source].header.runs {
+            let log = self.run(source, number)?.log;
+            self.next.push(Reverse((log, source, number)));
+        }
+        Ok(())
+    }
+
+    /// All runs of the next log, oldest first, each with its source; none at the end.
+    fn next_log(&mut self) -> io::Result<Vec<(usize, Run)>> {
+        let mut runs: Vec<(usize, Run)> = Vec::new();
+        while let Some(Reverse((log, source, number))) = self.next.peek().copied() {
+            if runs.last().is_some_and(|(_, run)| run.log != log) {
+                break;
+            }
+            self.next.pop();
+            runs.push((source, self.run(source, number)?));
+            self.push(source, number + 1)?;
+        }
+        Ok(runs)
+    }
+
+    fn entry(&self, source: usize, number: u64) -> io::Result<Placed> {
+        self.parts[source].note(self.indexes[source].entry(number))
+    }
+}
+
 /// The files that a stretch is filed to.
 struct Filing {
     writer: FiledWriter,
@@ -51,7 +105,7 @@ struct Filing {
 }
 
 impl History {
-    /// Files the first part that would gain by it, and is not `given_up`; whether there was one.
+    /// Files the first part that would gain by it, and is not `given_up`, by itself; whether there was one.
     ///
     /// # Errors
     /// The disk fails; nothing has changed then, and the part is given up.
@@ -59,8 +113,7 @@ impl History {
         // Whoever gives back space may hold it for long, and indexing must not wait for that.
         let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(false) };
         for part in self.parts.all().iter() {
-            let is_settled = part.layout != Layout::Journal || part.is_settled();
-            if is_settled || !self.is_proved(part) || given_up.contains(&part.start) {
+            if part.is_settled() || !self.is_proved(part) || given_up.contains(&part.start) {
                 continue;
             }
             match self.file_if_it_gains(part) {
@@ -85,7 +138,7 @@ impl History {
     fn file_if_it_gains(&self, part: &Arc<Part>) -> io::Result<bool> {
         let gains = self.gains(part)?;
         if gains {
-            self.file(part)?;
+            self.file(std::slice::from_ref(part))?;
         }
         Ok(gains)
     }
@@ -93,6 +146,9 @@ impl History {
     /// Whether filing a part brings together what stands apart, or gives back much space.
     fn gains(&self, part: &Part) -> io::Result<bool> {
         let index = part.index();
+        if part.layout != Layout::Journal {
+            return self.is_mostly_dead(part, &index);
+        }
         let header = &index.header;
         let (mut runs, mut live, mut dead) = (0, 0, 0);
         for number in 0..header.runs {
@@ -109,83 +165,104 @@ impl History {
         Ok((is_scattered && runs > 1) || (dead > 0 && dead >= live))
     }
 
+    /// Whether at least half of the entries of a filed part were given up: the space of their payloads was
+    /// given back, and that of their entries was not.
+    fn is_mostly_dead(&self, part: &Part, index: &Index) -> io::Result<bool> {
+        let mut dead = 0_u64;
+        for number in 0..index.header.runs {
+            let run = part.note(index.run_at(number))?;
+            dead = dead.saturating_add(if self.is_dead(&run) { run.count } else { 0 });
+        }
+        Ok(dead > 0 && dead >= index.header.entries.saturating_sub(dead))
+    }
+
     fn is_dead(&self, run: &Run) -> bool {
         run.tip.end <= self.manifest.lock().horizon(run.log).freed.end
     }
 
-    fn file(&self, part: &Arc<Part>) -> io::Result<()> {
+    /// Files parts that follow one another as one.
+    pub(super) fn file(&self, parts: &[Arc<Part>]) -> io::Result<()> {
         // No name comes twice: if the manifest could not be written, the one on the disk may name a
         // file of an earlier attempt.
-        let generation = part.next_generation();
-        let name = filed_name(part.start, generation);
-        let written = self.write_filed(part, &name, generation);
+        let generation = parts[0].next_generation();
+        let name = filed_name(parts[0].start, generation);
+        let written = self.write_filed(parts, &name, generation);
         let written = written.inspect_err(|_| self.discard(&name))?;
-        self.swap(part, &name, Layout::Filed { generation })
+        self.swap(parts, &name, Layout::Filed { generation })
             .inspect_err(|_| self.forget([name.clone()]))?;
         self.stats.filed.fetch_add(1, Ordering::Relaxed);
         self.stats.filed_bytes.fetch_add(written, Ordering::Relaxed);
         Ok(())
     }
 
-    fn write_filed(&self, part: &Part, name: &str, generation: u32) -> io::Result<u64> {
-        let (start, end) = (part.start, part.end);
+    fn write_filed(&self, parts: &[Arc<Part>], name: &str, generation: u32) -> io::Result<u64> {
+        let Range { start, end } = stretch_of(parts);
         let header = FiledHeader { start, end, generation: u64::from(generation), log: None };
         let mut filing = Filing {
             writer: FiledWriter::create(&*self.disk, name, header)?,
             builder: IndexBuilder::create(&*self.disk, &index_name(name), start, end)?,
         };
-        let index = part.index();
+        let mut sources = Sources::new(parts)?;
         let mut gathering = Gathering::default();
-        for number in 0..index.header.runs {
-            let run = part.note(index.run_at(number))?;
-            let horizon = self.manifest.lock().horizon(run.log);
+        loop {
+            let runs = sources.next_log()?;
+            let Some((_, newest)) = runs.last() else { break };
+            let horizon = self.manifest.lock().horizon(newest.log);
             // No links lead to it any more, nor through it to what is to be freed.
-            if run.tip.end <= horizon.punched_to {
+            if newest.tip.end <= horizon.punched_to {
                 continue;
             }
-            gathering.steps.push(Step::Begin(run));
-            let entries = if self.is_dead(&run) { 0..0 } else { run.entries() };
-            for number in entries {
-                let placed = part.note(index.entry(number))?;
-                gathering.bytes += FRAME_BYTES + placed.entry.length as usize;
-                gathering.steps.push(Step::Entry(placed));
-                if gathering.is_full() {
-                    self.write_gathered(part.data(), &mut gathering, &mut filing)?;
+            let dead = runs.partition_point(|(_, run)| run.tip.end <= horizon.freed.end);
+            gathering.steps.push(Step::Begin(merged_run(&runs, dead, start)));
+            for (source, run) in &runs[dead..] {
+                for number in run.entries() {
+                    let placed = sources.entry(*source, number)?;
+                    gathering.bytes += FRAME_BYTES + placed.entry.length as usize;
+                    gathering.steps.push(Step::Entry(*source, placed));
+                    if gathering.is_full() {
+                        self.write_gathered(parts, &mut gathering, &mut filing)?;
+                    }
                 }
             }
         }
-        self.write_gathered(part.data(), &mut gathering, &mut filing)?;
+        self.write_gathered(parts, &mut gathering, &mut filing)?;
         let written = filing.writer.finish()?;
         // Parts are told apart by their stamps, also when nothing is left in one.
-        filing.builder.widen(index.header.first_stamp, index.header.last_stamp);
-        filing.builder.finish(part.note(index.state()).unwrap_or(None).as_deref())?;
+        let stamps = sources.indexes.iter().map(|index| index.header);
+        let first = stamps.clone().map(|header| header.first_stamp).min();
+        let last = stamps.map(|header| header.last_stamp).max();
+        filing.builder.widen(first.unwrap_or_default(), last.unwrap_or_default());
+        let state = match (parts.last(), sources.indexes.last()) {
+            (Some(part), Some(index)) => part.note(index.state()).unwrap_or(None),
+            _ => None,
+        };
+        filing.builder.finish(state.as_deref())?;
         self.disk.sync_names()?;
         Ok(written)
     }
 
     fn write_gathered(
         &self,
-        data: &DataFile,
+        parts: &[Arc<Part>],
         gathering: &mut Gathering,
         filing: &mut Filing,
     ) -> io::Result<()> {
+        // What is sealed meanwhile is held in memory, and many parts take a while. If it cannot be
+        // indexed, that is told by whoever tries next.
+        while self.index_next().unwrap_or(false) {}
         let Gathering { steps, .. } = std::mem::take(gathering);
-        let entries = steps.iter().filter_map(|step| match step {
-            Step::Entry(placed) => Some(*placed),
-            Step::Begin(_) => None,
-        });
-        let frames = self.read_frames(data, &entries.collect::<Vec<_>>())?;
+        let frames = self.read_frames(parts, &steps)?;
         let mut rest = &frames[..];
         for step in steps {
             match step {
                 Step::Begin(run) => {
                     filing.builder.begin_known(&run);
                 }
-                Step::Entry(placed) => {
+                Step::Entry(source, placed) => {
                     let length = FRAME_BYTES + placed.entry.length as usize;
                     let (frame, behind) = rest.split_at(length);
                     let (header, payload) = frame.split_first_chunk().expect("a frame's header");
-                    check_frame(data, &placed, header, payload)?;
+                    check_frame(parts[source].data(), &placed, header, payload)?;
                     let placed = filing.writer.add(&placed.entry, header, payload)?;
                     filing.builder.entry(placed)?;
                     rest = behind;
@@ -195,21 +272,26 @@ impl History {
         Ok(())
     }
 
-    /// The frames of some entries, one after the other in the order given; read in the order in which
-    /// they stand in the file.
-    fn read_frames(&self, data: &DataFile, entries: &[Placed]) -> io::Result<Vec<u8>> {
-        let mut places = Vec::with_capacity(entries.len());
+    /// The frames of the entries among some steps, one after the other; read in the order in which they
+    /// stand in the files.
+    fn read_frames(&self, parts: &[Arc<Part>], steps: &[Step]) -> io::Result<Vec<u8>> {
+        let mut places = Vec::with_capacity(steps.len());
         let mut length = 0;
-        for placed in entries {
+        for step in steps {
+            let Step::Entry(source, placed) = step else { continue };
             let bytes = FRAME_BYTES + placed.entry.length as usize;
-            places.push((placed.at - FRAME_BYTES as u64, bytes, length));
+            places.push((*source, placed.at - FRAME_BYTES as u64, bytes, length));
             length += bytes;
         }
         places.sort_unstable();
         let mut frames = vec![0; length];
         let mut window = LoadBuffer::default();
-        let (mut held, limit) = (0..0, data.file().length()?);
-        for (at, bytes, to) in places {
+        let (mut held_of, mut held, mut limit) = (usize::MAX, 0..0, 0);
+        for (source, at, bytes, to) in places {
+            let data = parts[source].data();
+            if source != held_of {
+                (held_of, held, limit) = (source, 0..0, data.file().length()?);
+            }
             if at < held.start || at + bytes as u64 > held.end {
                 self.give_way()?;
                 let count = bytes.max(READ_BYTES).min((limit - at.min(limit)) as usize).max(bytes);
@@ -237,24 +319,38 @@ impl History {
         Ok(())
     }
 
-    /// Puts a filed part in place of what it was made from.
-    fn swap(&self, part: &Arc<Part>, name: &str, layout: Layout) -> io::Result<()> {
+    /// Puts a filed part in place of those that it was made from.
+    fn swap(&self, parts: &[Arc<Part>], name: &str, layout: Layout) -> io::Result<()> {
+        let Range { start, end } = stretch_of(parts);
         let file = self.disk.open(name)?;
-        let index = self.open_index(&index_name(name), part.start)?;
+        let index = self.open_index(&index_name(name), start)?;
         let files = Indexed { data: Arc::new(DataFile::new(name.to_owned(), file)), index };
         let filed = Arc::new(Part::new(layout, files));
         let mut manifest = self.manifest.lock();
-        let listed = Listed { start: part.start, end: part.end, layout };
-        self.commit(&mut manifest, &ManifestEdit(vec![ManifestChange::Part(listed)]))?;
+        let merged = parts[1..].iter().map(|part| ManifestChange::PartRemoved(part.start));
+        let listed = ManifestChange::Part(Listed { start, end, layout });
+        let edit = ManifestEdit(merged.chain([listed]).collect());
+        self.commit(&mut manifest, &edit)?;
         self.parts.change(|parts| {
-            for held in parts.iter_mut().filter(|held| held.start == part.start) {
-                *held = Arc::clone(&filed);
-            }
+            let place = |position| parts.partition_point(|part| part.start < position);
+            let stretch = place(start)..place(end);
+            drop(parts.splice(stretch, [filed]));
         });
         drop(manifest);
-        self.forget([part.data().name.clone()]);
+        self.forget(parts.iter().map(|part| part.data().name.clone()));
         Ok(())
     }
+}
+
+/// The runs of a log in parts that become one, which begins at `start`; the first `dead` of them are left
+/// out.
+fn merged_run(runs: &[(usize, Run)], dead: usize, start: u64) -> Run {
+    let (oldest, newest) = (&runs[0].1, &runs[runs.len() - 1].1);
+    let first = runs.get(dead).map_or(oldest, |(_, run)| run);
+    // One that leads into a part between them leads to what is not there any more.
+    let is_before = oldest.links.previous.is_none_or(|place| place.part < start);
+    let links = if is_before { oldest.links } else { Links::FIRST };
+    Run { base: first.base, tip: newest.tip, links, ..*newest }
 }
 
 /// What is damaged must not be filed, in place of what may still be mended.
@@ -273,7 +369,7 @@ fn check_frame(
     Ok(())
 }
 
-fn is_damage(error: &io::Error) -> bool {
+pub(super) fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 

@@ -12,7 +12,7 @@ use crate::journal::FRAME_BYTES;
 use crate::log::{Beginning, FoundRun, Log, LogId, Offset};
 use crate::manifest::{Horizon, ManifestChange, ManifestEdit};
 use crate::part::{Layout, Part};
-use crate::proof::cut_proof;
+use crate::proof::{cut_proof, proof_start};
 
 /// What a round of freeing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -251,12 +251,22 @@ impl History {
             }
         }
         // Their proofs stay, for the chain runs through them, but not their leaves.
-        for part in &gone {
-            if let Err(error) = cut_proof(&*self.disk, part.start) {
-                tracing::warn!(%error, "a proof is not cut; the next start does it");
-            }
+        if let Err(error) = self.cut_proofs(&gone) {
+            tracing::warn!(%error, "a proof is not cut; the next start does it");
         }
         Ok(gone.iter().map(|part| part.data().name.clone()).collect())
+    }
+
+    /// Cuts the leaves off all proofs of what was in some parts.
+    fn cut_proofs(&self, gone: &[Arc<Part>]) -> io::Result<()> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let starts = self.disk.list()?.into_iter().filter_map(|name| proof_start(&name));
+        for start in starts.filter(|start| gone.iter().any(|part| part.covers(*start))) {
+            cut_proof(&*self.disk, start)?;
+        }
+        Ok(())
     }
 
     /// Whether anything of a part is still looked for.

@@ -75,7 +75,7 @@ impl History {
         let tables = self.tables.read().clone();
         let covered = tables.last().map_or(0, |table| table.stretch.end);
         let parts = self.parts.all();
-        for part in parts.iter().rev().take_while(|part| part.start >= covered) {
+        for part in parts.iter().rev().take_while(|part| part.end > covered) {
             if let Some((number, run)) = part.find_run(id)? {
                 let head = Some(RunPlace { part: part.start, number });
                 return Ok(Sought::Found(Reached { tip: run.tip, head }));
@@ -110,7 +110,8 @@ impl History {
         let tables = self.tables.read().clone();
         let parts = self.parts.all();
         let covered = tables.last().map_or(0, |table| table.stretch.end);
-        let first = parts.partition_point(|part| part.start < covered);
+        // One that was merged over the end of the tables is among those without.
+        let first = parts.partition_point(|part| part.end <= covered);
         let uncovered = &parts[first..];
         let is_due = uncovered.len() > self.uncovered_parts_max;
         let Some(last) = uncovered.last().filter(|_| is_due) else { return Ok(()) };

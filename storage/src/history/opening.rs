@@ -18,7 +18,7 @@ use crate::index::{BlockCache, HeadTable, Index, Run};
 use crate::journal::{Segment, Segments, segment_name};
 use crate::log::{Base, LogId};
 use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError, ManifestWriter};
-use crate::part::{Indexed, Layout, Part, Parts};
+use crate::part::{Indexed, Layout, Part, Parts, part_at};
 use crate::proof::{cut_proof, proof_start};
 use crate::reserve::Reserve;
 use crate::store::Options;
@@ -270,10 +270,9 @@ impl Opened {
 
     /// Cuts the leaves off the proofs of stretches of which nothing is kept, where a crash came between.
     fn cut_unnamed_proofs(&self, disk: &dyn Disk) -> io::Result<()> {
-        let named: HashSet<u64> = self.parts.iter().map(|part| part.start).collect();
         let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
         for start in starts.filter(|start| *start < self.manifest.indexed_to) {
-            if !named.contains(&start) {
+            if part_at(&self.parts, start).is_none() {
                 cut_proof(disk, start)?;
             }
         }
@@ -303,6 +302,7 @@ impl Opened {
             unloaded_bases: Mutex::new(self.bases.into_iter().collect()),
             dropped: AtomicU64::new(0),
             idle_logs_max: options.idle_logs_max,
+            merge_bytes_min: options.merge_bytes_min,
             uncovered_parts_max: options.uncovered_parts_max,
             tables: RwLock::new(self.tables.into()),
             manifest: Mutex::new(self.manifest),

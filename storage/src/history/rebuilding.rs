@@ -164,7 +164,8 @@ impl Rebuilding<'_> {
         let next = behind.index();
         for number in 0..next.header.runs {
             let run = behind.note(next.run_at(number))?;
-            let follows = |place: RunPlace| place.part == index.header.start;
+            let stretch = index.header.start..index.header.end;
+            let follows = |place: RunPlace| stretch.contains(&place.part);
             let is_kept = run.base > self.manifest.horizon(run.log).freed.end;
             if is_kept && run.links.previous.is_some_and(follows) {
                 let end = index.run(run.log)?.map(|before| before.tip.end);

@@ -225,8 +225,8 @@ impl Sealed {
         };
         let (mut runs, mut reached) = (Vec::new(), u64::MAX);
         while let Some(place) = next {
-            reached = place.part;
             let found = sealed.run(place)?;
+            reached = found.as_ref().map_or(place.part, |found| found.part.start);
             next = found.as_ref().and_then(|found| found.run.links.previous);
             runs.extend(found.filter(is_in));
         }

@@ -1,0 +1,144 @@
+//! Merging: adjacent small parts become one larger part, sorted by log. So how many parts there are grows
+//! with how much is kept, and not with how many segments there were; and what is left of parts that lost
+//! most of what they held comes together again.
+//!
+//! Parts are merged in levels, as the runs of an LSM tree are: each time a byte is copied, the part that it
+//! stands in becomes at least four times as large.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::History;
+use super::filing::is_damage;
+use crate::part::Part;
+
+/// No part is merged into one that is much larger: as large as a segment is.
+const MERGED_BYTES_MAX: u64 = 256 << 20;
+/// How many times as large a part becomes by merging, at the least.
+const GROWTH: u64 = 4;
+/// A part is no larger than this share of all: what was given up of it is given back when all of it was.
+const SHARE: u64 = 16;
+/// So many parts are merged at once.
+const SOURCES_MAX: usize = 64;
+
+impl History {
+    /// Merges the first parts that would gain by it; whether there were any.
+    ///
+    /// # Errors
+    /// The disk fails; nothing has changed then.
+    pub(super) fn merge_next(&self) -> io::Result<bool> {
+        let Some(_reclaiming) = self.reclaiming.try_lock() else { return Ok(false) };
+        let parts = self.parts.all();
+        let sizes = parts.iter().map(|part| self.merged_size(part));
+        let sizes: Vec<Option<u64>> = sizes.collect::<io::Result<_>>()?;
+        let Some(window) = merge_window(&sizes, self.merge_bytes_min) else { return Ok(false) };
+        let sources = &parts[window];
+        match self.file(sources) {
+            Ok(()) => {
+                self.stats.merged.fetch_add(sources.len() as u64, Ordering::Relaxed);
+                Ok(true)
+            }
+            // Its index is made anew first.
+            Err(_) if sources.iter().any(|part| part.is_suspect()) => Ok(false),
+            // What is damaged is left where it stands, for whoever can mend it.
+            Err(error) if is_damage(&error) => {
+                tracing::error!(%error, "some parts are not merged");
+                sources.iter().for_each(|part| part.keep_apart());
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How much room a part takes; `None` if it cannot be merged now.
+    fn merged_size(&self, part: &Part) -> io::Result<Option<u64>> {
+        // It is proved and filed by itself first, if it is to be.
+        let may = part.is_settled() && self.is_proved(part) && !part.is_apart();
+        if may { part.bytes().map(Some) } else { Ok(None) }
+    }
+}
+
+/// The oldest parts of the lowest level that can be merged. `sizes` are those of all parts, in order;
+/// `None` stands for one that cannot.
+fn merge_window(sizes: &[Option<u64>], bytes_min: u64) -> Option<Range<usize>> {
+    if bytes_min == 0 {
+        return None;
+    }
+    let total: u64 = sizes.iter().flatten().sum();
+    let limit = MERGED_BYTES_MAX.min((total / SHARE).max(GROWTH * bytes_min));
+    let levels = std::iter::successors(Some(bytes_min), |level| level.checked_mul(GROWTH));
+    levels
+        .take_while(|level| level.saturating_mul(GROWTH) <= limit)
+        .find_map(|level| window_of_level(sizes, level))
+}
+
+/// The oldest neighbours that are at most `level` each, and make a part of four times that.
+fn window_of_level(sizes: &[Option<u64>], level: u64) -> Option<Range<usize>> {
+    let (mut from, mut sum) = (0, 0);
+    for (place, size) in sizes.iter().enumerate() {
+        match size.filter(|size| *size <= level) {
+            Some(size) => sum += size,
+            None => (from, sum) = (place + 1, 0),
+        }
+        let count = place + 1 - from;
+        if count > 1 && (sum >= GROWTH * level || count == SOURCES_MAX) {
+            return Some(from..place + 1);
+        }
+    }
+    None
+}
+
+/// The parts of `window` as one.
+pub(super) fn stretch_of(sources: &[Arc<Part>]) -> Range<u64> {
+    let first = sources.first().map_or(0, |part| part.start);
+    first..sources.last().map_or(first, |part| part.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Merges until nothing gains by it; how many bytes were copied.
+    fn merge_all(sizes: &mut Vec<Option<u64>>, bytes_min: u64) -> u64 {
+        let mut copied = 0;
+        while let Some(window) = merge_window(sizes, bytes_min) {
+            let sum: u64 = sizes[window.clone()].iter().flatten().sum();
+            copied += sum;
+            drop(sizes.splice(window, [Some(sum)]));
+        }
+        copied
+    }
+
+    #[test]
+    fn parts_are_few_and_each_byte_is_copied_a_few_times() {
+        for size in [3_000_u64, 50_000, 700_000, 26 << 20] {
+            let (mut sizes, mut copied) = (Vec::new(), 0);
+            for _ in 0..3000 {
+                sizes.push(Some(size));
+                copied += merge_all(&mut sizes, 64 << 10);
+            }
+            let total = 3000 * size;
+            let whole = total.div_ceil(MERGED_BYTES_MAX) as usize;
+            assert!(sizes.len() < 2 * whole + 160, "{} parts of {size} each", sizes.len());
+            assert!(copied <= 7 * total, "each byte {} times", copied as f64 / total as f64);
+        }
+    }
+
+    #[test]
+    fn a_large_part_and_one_that_stays_apart_are_not_merged() {
+        let mut sizes = vec![Some(1 << 40), Some(10), None, Some(10), Some(10), Some(10), Some(10)];
+        assert_eq!(merge_window(&sizes, 10), Some(3..7));
+        sizes.truncate(6);
+        assert_eq!(merge_window(&sizes, 10), None);
+    }
+
+    #[test]
+    fn what_was_given_back_comes_together_again() {
+        let mut sizes = vec![Some(8 << 10); 200];
+        sizes[100] = Some(100 << 20);
+        merge_all(&mut sizes, 64 << 10);
+        assert!(sizes.len() < 80, "{sizes:?}");
+    }
+}

@@ -1,0 +1,140 @@
+//! Thirty days of tiny batches, in a little time: what they leave behind follows what is kept, and not what
+//! there ever was.
+//!
+//! Scaled down by default: a day has few batches, and so has a segment. `STORAGE_CHURN_BATCHES` says how many a
+//! day has, and `STORAGE_CHURN_FRAMES` how many a segment; with `--nocapture` the numbers are told.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness::{Random, Rig, TempDir, append};
+use hlc::{Cut, Hlc, ManualClock, OsClock, SysTime, WallClock};
+use storage::disk::RealDisk;
+use storage::{Durability, LogId, Offset, Options};
+
+const DAYS: u64 = 30;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// The log that keeps a day, and the one that keeps a week.
+const DAILY: LogId = LogId(1);
+const WEEKLY: LogId = LogId(2);
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn options(frames: u64) -> Options {
+    Options {
+        segment_frames_max: frames,
+        tail_bytes_max: 0,
+        tended_by_hand: true,
+        driven_by_hand: true,
+        ..Options::default()
+    }
+}
+
+/// What of a log is younger than so many days, given up.
+fn keep(rig: &Rig, log: LogId, days: u32, now: SysTime) {
+    let from = SysTime(now.0.saturating_sub((DAY * days).as_millis() as u64));
+    let held = rig.store.log(log).unwrap();
+    let start = held.tip_at(Cut::below(Hlc::at(from))).unwrap().end.max(held.start());
+    rig.store.give_up(&[(log, start)]).unwrap();
+}
+
+/// Two topics of which each batch goes to one, and one that is made and deleted now and then.
+fn live(rig: &Rig, clock: &ManualClock, batches: u64) {
+    let mut random = Random::new(1);
+    let between = DAY / u32::try_from(batches).unwrap();
+    let mut next_log = 10;
+    for nth in 0..DAYS * batches {
+        clock.advance(between);
+        let log = if random.one_in(2) { DAILY } else { WEEKLY };
+        let mut appends = vec![append(log.0, &random.bytes(150))];
+        let is_short = nth % 100 == 0;
+        if is_short {
+            next_log += 1;
+            appends.push(append(next_log, b"once"));
+        }
+        // The bound is renewed as by its thread.
+        let durability = if nth % 50 == 0 { Durability::Synced } else { Durability::Written };
+        rig.append(appends, durability).remove(0).unwrap();
+        if is_short {
+            rig.store.give_up(&[(LogId(next_log), Offset(1))]).unwrap();
+        }
+        if nth % (batches / 6).max(1) == 0 {
+            let now = rig.store.timekeeper().wall_now();
+            keep(rig, DAILY, 1, now);
+            keep(rig, WEEKLY, 7, now);
+            rig.store.free().unwrap();
+            rig.store.tend().unwrap();
+        }
+    }
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+        rig.store.tend().unwrap();
+    }
+}
+
+/// Files of a kind, and the room that they take.
+fn room(directory: &Path, kind: &str) -> (u64, u64) {
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    let of_kind = files.filter(|file| file.file_name().to_string_lossy().ends_with(kind));
+    of_kind.fold((0, 0), |(count, bytes), file| {
+        (count + 1, bytes + file.metadata().unwrap().blocks() * 512)
+    })
+}
+
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+#[test]
+fn thirty_days_of_tiny_batches_leave_what_is_kept() {
+    let (batches, frames) =
+        (number("STORAGE_CHURN_BATCHES", 480), number("STORAGE_CHURN_FRAMES", 40));
+    let directory = TempDir::new("churn");
+    let disk = || Arc::new(RealDisk::open(directory.path()).unwrap());
+    let clock = Arc::new(ManualClock::at(SysTime(1_800_000_000_000)));
+    let wall = || Arc::clone(&clock) as Arc<dyn WallClock>;
+    let rig = Rig::open_on(disk(), options(frames), wall()).unwrap();
+    live(&rig, &clock, batches);
+    drop(rig);
+
+    let (before, began) = (resident_bytes(), OsClock.read().steady);
+    let rig = Rig::open_on(disk(), options(frames), wall()).unwrap();
+    let (took, took_bytes) =
+        (OsClock.read().steady - began, resident_bytes().saturating_sub(before));
+    let kept = rig.all([DAILY, WEEKLY]);
+    let kept_bytes: u64 = kept.iter().map(|seen| 80 + seen.payload.len() as u64).sum();
+    let entries: u64 = rig.store.parts().iter().map(|part| part.index().header.entries).sum();
+    let parts = rig.store.parts().len();
+    let sealed = DAYS * batches / frames;
+    eprintln!(
+        "{sealed} segments, {parts} parts, {} batches of {kept_bytes} bytes kept",
+        kept.len()
+    );
+    eprintln!("a start takes {took:?} and {took_bytes} bytes of memory");
+    for kind in ["", ".journal", ".filed", ".index", ".heads", ".proof", "manifest"] {
+        let (count, bytes) = room(directory.path(), kind);
+        let name = if kind.is_empty() { "all" } else { kind };
+        eprintln!(
+            "{name}: {count} files, {bytes} bytes, {:.2} of what is kept",
+            bytes as f64 / kept_bytes as f64
+        );
+    }
+    assert!(parts <= 60, "{parts} parts of {sealed} segments");
+    assert!(
+        entries <= 2 * kept.len() as u64,
+        "{entries} entries are indexed, {} are kept",
+        kept.len()
+    );
+    drop(rig);
+    let report = storage::check::verify(&*disk(), &[], &mut |_| {}).unwrap();
+    assert_eq!(report.problems, [""; 0]);
+}
