@@ -17,6 +17,7 @@ mod opening;
 mod proving;
 mod rebuilding;
 mod replacing;
+mod thinning;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -123,6 +124,8 @@ pub(crate) struct History {
     /// Whether proofs are written, up to where they are, and what signs them.
     pub(crate) proves: bool,
     proved_to: AtomicU64,
+    /// Whether there may be something to take out of proofs.
+    proofs_due: AtomicBool,
     /// The leaves of segments that are not proved yet, by position; at most [`UNPROVED_MAX`].
     unproved: Mutex<BTreeMap<u64, UnprovedSegment>>,
     pub(crate) signing_key: OnceLock<Arc<SigningKey>>,
@@ -243,7 +246,7 @@ impl History {
         self.changed.notify_all();
     }
 
-    /// Does what has gathered: indexing, proving, filing, merging, making indexes anew.
+    /// Does what has gathered: indexing, proving, filing, merging, thinning proofs out, making indexes anew.
     ///
     /// # Errors
     /// The disk fails; what was not done is tried again.
@@ -292,6 +295,11 @@ impl History {
                 Ok(false) => break,
                 Err(error) => (failed, merges) = (Err(error), false),
             }
+        }
+        if let Some(_reclaiming) = self.reclaiming.try_lock()
+            && let Err(error) = self.thin_proofs()
+        {
+            failed = Err(error);
         }
         // Damage may have been found on the way.
         let rebuilt = self.rebuild_suspects()?;

@@ -59,6 +59,8 @@ pub struct Part {
     is_settled: AtomicBool,
     /// Whether it is not merged, because something in it is damaged, or near it.
     is_apart: AtomicBool,
+    /// Whether its proofs are one file, and have few leaves of what it does not hold.
+    has_thin_proofs: AtomicBool,
     /// The last generation in which it was filed, or which was tried.
     attempts: AtomicU32,
     /// How long its files are, once somebody asked.
@@ -82,6 +84,7 @@ impl Part {
             is_suspect: AtomicBool::new(false),
             is_settled: AtomicBool::new(is_settled),
             is_apart: AtomicBool::new(false),
+            has_thin_proofs: AtomicBool::new(false),
             attempts: AtomicU32::new(generation),
             bytes: OnceLock::new(),
         }
@@ -130,6 +133,15 @@ impl Part {
 
     pub(crate) fn keep_apart(&self) {
         self.is_apart.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is to be taken out of its proofs.
+    pub(crate) fn has_thin_proofs(&self) -> bool {
+        self.has_thin_proofs.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_thin_proofs(&self) {
+        self.has_thin_proofs.store(true, Ordering::Release);
     }
 
     /// How long its files are: those of a part never change their length.

@@ -1,18 +1,20 @@
 //! Proofs: what makes the history of a store verifiable, frame by frame.
 //!
-//! Beside each sealed segment of the journal stands a proof file. It holds a *leaf* for every frame,
-//! a hash over its position, header and payload; and a *chain* through all leaves from the journal's
-//! birth on, so that one hash stands for everything before it. A proof may be signed.
+//! Of each sealed segment of the journal there is a proof. It holds a *leaf* for every frame, a hash over its
+//! position, header and payload; the *root* of a tree of hashes over the leaves; and a *chain* through the
+//! roots of all segments from the journal's birth on, so that one hash stands for everything before it. A
+//! proof may be signed.
 //!
 //! What holds true of it:
 //! - A frame can be verified by itself, wherever it is filed and whatever became of its neighbours:
-//!   its leaf is made again and compared. The chain is verified over the leaves alone. So history
+//!   its leaf is made again and compared. The root is verified over the leaves alone. So history
 //!   stays verifiable while retention and compaction take frames away.
+//! - Of frames that are gone, leaves are taken out: one hash stands for as many of them as follow one another in
+//!   the tree, and the root stays what it was. So what proofs take follows what is kept.
 //! - Checksums notice accidents, and whoever changes a file can make them right again. Leaves notice
 //!   that too, unless the proofs are forged with them; then the signature does, or, without one, a
 //!   head (the newest chain value) that somebody wrote down elsewhere.
-//! - A proof of whose frames none is kept is cut down to its header. The chain goes on through it, and
-//!   its leaves are gone with what they spoke of.
+//! - A proof of whose frames none is kept is cut down to its header. The chain goes on through it.
 //! - The newest proofs, taken away together with their segments, leave a shorter history that is whole.
 //!   Only a head known from elsewhere tells.
 
@@ -21,6 +23,8 @@ mod frame_leaves;
 mod key;
 mod layout;
 mod reader;
+mod rewrite;
+mod tree;
 mod write;
 
 use std::fmt;
@@ -32,9 +36,10 @@ pub use key::{KeyError, read_public_key, read_signing_key};
 pub use layout::{
     PROOF_BLOCK_BYTES, PROOF_ENTRIES_PER_BLOCK, PROOF_HEADER_BYTES, ProofHeader, Signature,
 };
-pub use reader::{Leaf, Mismatch, Proof, ProofError};
+pub use reader::{Leaf, Mismatch, PlacedProof, Proof, ProofError};
+pub(crate) use rewrite::{Keep, is_overtaken, remove_overtaken, rewrite_proofs};
+pub(crate) use write::write_known_proof;
 pub use write::{WriteProofError, chain_before, write_proof};
-pub(crate) use write::{cut_proof, write_known_proof};
 
 use crate::journal::FRAME_BYTES;
 use crate::tail::{HEAD_BYTES_MAX, Payload};
@@ -43,7 +48,7 @@ use crate::tail::{HEAD_BYTES_MAX, Payload};
 const LEAF_CONTEXT: &str = "freezeframe journal frame leaf, format 2";
 const SUFFIX: &str = ".proof";
 
-/// The name of the proof of the segment that begins at `start`.
+/// The name of the file of proofs of which the first is of the segment that begins at `start`.
 pub fn proof_name(start: u64) -> String {
     format!("{start:020}{SUFFIX}")
 }
@@ -63,12 +68,13 @@ impl Digest {
     /// The chain before the journal's first frame.
     pub const BIRTH: Digest = Digest([0; 32]);
 
-    /// The chain's value after `leaf`, if this was the one before.
+    /// The chain's value after a segment whose root is `next`, if this was the one before; or the hash over
+    /// two subtrees that follow one another.
     #[must_use]
-    pub fn follow(self, leaf: Digest) -> Digest {
+    pub fn follow(self, next: Digest) -> Digest {
         let mut both = [0; 64];
         both[..32].copy_from_slice(&self.0);
-        both[32..].copy_from_slice(&leaf.0);
+        both[32..].copy_from_slice(&next.0);
         Digest(*blake3::hash(&both).as_bytes())
     }
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{Random, Rig, TempDir, append};
+use harness::{Random, Rig, Seen, TempDir, append};
 use hlc::{Cut, Hlc, ManualClock, OsClock, SysTime, WallClock};
 use storage::disk::RealDisk;
 use storage::{Durability, LogId, Offset, Options};
@@ -80,13 +80,35 @@ fn live(rig: &Rig, clock: &ManualClock, batches: u64) {
     }
 }
 
-/// Files of a kind, and the room that they take.
+/// Files of a kind, and the room that they take; without the reserve, which follows nothing.
 fn room(directory: &Path, kind: &str) -> (u64, u64) {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    let of_kind = files.filter(|file| file.file_name().to_string_lossy().ends_with(kind));
+    let of_kind = files.filter(|file| {
+        let name = file.file_name();
+        name != "reserve" && name.to_string_lossy().ends_with(kind)
+    });
     of_kind.fold((0, 0), |(count, bytes), file| {
         (count + 1, bytes + file.metadata().unwrap().blocks() * 512)
     })
+}
+
+/// The room that a store takes in which nothing else ever was.
+fn room_of_a_new_store(kept: &[Seen], frames: u64, wall: Arc<dyn WallClock>) -> u64 {
+    let directory = TempDir::new("churn-new");
+    let rig =
+        Rig::open_on(Arc::new(RealDisk::open(directory.path()).unwrap()), options(frames), wall);
+    let rig = rig.unwrap();
+    for (nth, seen) in kept.iter().enumerate() {
+        rig.append(vec![append(seen.log.0, &seen.payload)], Durability::Written).remove(0).unwrap();
+        if (nth as u64).is_multiple_of(frames) {
+            rig.store.tend().unwrap();
+        }
+    }
+    for _ in 0..3 {
+        rig.store.free().unwrap();
+        rig.store.tend().unwrap();
+    }
+    room(directory.path(), "").1
 }
 
 fn resident_bytes() -> u64 {
@@ -128,6 +150,16 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
             bytes as f64 / kept_bytes as f64
         );
     }
+    let of_new = room_of_a_new_store(&kept, frames, wall());
+    let (files, of_all) = room(directory.path(), "");
+    eprintln!("{:.2} of the room of a new store", of_all as f64 / of_new as f64);
+    // A file ends with a whole block.
+    let of_blocks = files * 4096;
+    assert!(
+        of_all * 10 <= of_new * 13 + of_blocks * 10,
+        "{of_all} bytes, a new store takes {of_new}"
+    );
+    assert!(files <= 5 * parts as u64 + 32, "{files} files of {parts} parts");
     assert!(parts <= 60, "{parts} parts of {sealed} segments");
     assert!(
         entries <= 2 * kept.len() as u64,

@@ -111,8 +111,8 @@ fn a_proof_is_written_byte_for_byte_as_documented() {
 fn g15_every_field_of_a_proof_stands_where_the_document_says() {
     let segment = a_small_store().bytes("00000000000000000000.journal");
     let [_, proof] = proofs_of_a_small_store();
-    assert_eq!((PROOF_HEADER_BYTES, PROOF_BLOCK_BYTES, proof.len()), (256, 4096, 256 + 4096));
-    assert_eq!((&proof[..8], u32_at(&proof, 8), u32_at(&proof, 12)), (&b"FFPROOF1"[..], 2, 1));
+    assert_eq!((PROOF_HEADER_BYTES, PROOF_BLOCK_BYTES, proof.len()), (256, 4088, 256 + 128));
+    assert_eq!((&proof[..8], u32_at(&proof, 8), u32_at(&proof, 12)), (&b"FFPROOF1"[..], 3, 1));
     assert_eq!([16, 24, 32].map(|at| u64_at(&proof, at)), [0, 280, 3]);
     let positions = [0, 96, 200];
     let frames = positions.map(|position| &segment[64 + position..]);
@@ -132,23 +132,20 @@ fn g15_every_field_of_a_proof_stands_where_the_document_says() {
         assert_eq!((u64_at(entry, 0), &entry[8..]), (*position as u64, &leaf[..]));
     }
     let block = &proof[256..];
-    assert_eq!(block[120..4088], [0; 3968]);
-    assert_eq!(u32_at(block, 4088), 3);
-    let seeded = [&[0; 16][..], &block[..4092]].concat();
-    assert_eq!(u32_at(block, 4092), crc32c::crc32c(&seeded));
-    // The chain.
-    let mut chain = [0; 32];
-    assert_eq!(proof[56..88], chain);
-    for leaf in leaves {
-        chain = *blake3::hash(&[chain, leaf].concat()).as_bytes();
-    }
-    assert_eq!(proof[88..120], chain);
+    assert_eq!(u32_at(block, 120), 3);
+    let seeded = [&[0; 16][..], &block[..124]].concat();
+    assert_eq!(u32_at(block, 124), crc32c::crc32c(&seeded));
+    // The root of the tree over three leaves, and the chain.
+    let hash = |left: [u8; 32], right: [u8; 32]| *blake3::hash(&[left, right].concat()).as_bytes();
+    let root = hash(hash(leaves[0], leaves[1]), leaves[2]);
+    assert_eq!((&proof[216..248], u32_at(&proof, 248)), (&root[..], 3));
+    assert_eq!(proof[56..88], [0; 32]);
+    assert_eq!(proof[88..120], hash([0; 32], root));
     // The signature.
     let key = SigningKey::from_bytes(&[7; 32]).verifying_key();
     assert_eq!(proof[120..152], key.to_bytes());
     let signature = ed25519_dalek::Signature::from_slice(&proof[152..216]).unwrap();
     key.verify_strict(&proof[..120], &signature).unwrap();
-    assert_eq!(proof[216..252], [0; 36]);
     assert_eq!(u32_at(&proof, 252), crc32c::crc32c(&proof[..252]));
 }
 

@@ -12,7 +12,8 @@ use crate::disk::Disk;
 use crate::journal::FoundFrame;
 use crate::log::{LogId, Offset};
 use crate::proof::{
-    Digest, Mismatch, Proof, ProofError, ProofHeader, VerifyingKey, proof_name, proof_start,
+    Digest, Mismatch, PlacedProof, Proof, ProofError, ProofHeader, VerifyingKey, is_overtaken,
+    proof_name, proof_start,
 };
 
 /// So many proofs are kept that were read: each takes 8 bytes for 102 frames.
@@ -57,12 +58,12 @@ impl fmt::Display for Changed {
     }
 }
 
-/// What became of one proof file.
+/// What became of one proof.
 #[derive(Clone, Debug)]
 pub struct ProofVerdict {
-    /// The file.
+    /// The file that it stands in.
     pub file: String,
-    /// Where its name says that the segment begins.
+    /// Where its segment begins; by its file's name, where it is no whole proof.
     pub start: u64,
     /// What its header says; `None` if it is no whole proof.
     pub header: Option<ProofHeader>,
@@ -83,7 +84,7 @@ pub struct ProofVerdict {
 /// What all proofs say.
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
-    /// Every proof file, by position.
+    /// Every proof, by position.
     pub proofs: Vec<ProofVerdict>,
     /// Frames that compaction put in the place of others: no proof speaks of them.
     pub rewritten: u64,
@@ -129,11 +130,13 @@ impl Verification {
     }
 }
 
-struct ProofFile {
+struct ListedProof {
     start: u64,
-    /// Made when the file is first read.
+    /// The file that it stands in, and where; `None` of a file that is no file of proofs.
+    place: Option<(String, PlacedProof)>,
+    /// Made when its leaves are first read.
     verdict: Option<ProofVerdict>,
-    /// The leaf that the next frame of a complete part has to match.
+    /// The number of the leaf that the next frame of a complete part has to match.
     next_index: u64,
     /// Whether a frame was found that its proof has no leaves for any more.
     has_orphans: bool,
@@ -143,7 +146,7 @@ struct ProofFile {
 pub struct Proofs<'a> {
     disk: &'a dyn Disk,
     keys: &'a [VerifyingKey],
-    files: Vec<ProofFile>,
+    listed: Vec<ListedProof>,
     open: Option<(usize, Proof)>,
     /// Others that were read: frames of a file that was merged are of several proofs, in turn.
     aside: BTreeMap<usize, Proof>,
@@ -152,7 +155,7 @@ pub struct Proofs<'a> {
 
 impl fmt::Debug for Proofs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proofs").field("files", &self.files.len()).finish_non_exhaustive()
+        f.debug_struct("Proofs").field("listed", &self.listed.len()).finish_non_exhaustive()
     }
 }
 
@@ -165,15 +168,35 @@ impl<'a> Proofs<'a> {
         let mut starts: Vec<u64> =
             disk.list()?.into_iter().filter_map(|name| proof_start(&name)).collect();
         starts.sort_unstable();
-        let file = |start| ProofFile { start, verdict: None, next_index: 0, has_orphans: false };
-        Ok(Proofs {
-            disk,
-            keys,
-            files: starts.into_iter().map(file).collect(),
-            open: None,
-            aside: BTreeMap::new(),
-            rewritten: 0,
-        })
+        let (mut listed, mut before) = (Vec::new(), Vec::new());
+        for start in starts {
+            let file = proof_name(start);
+            match PlacedProof::read_all(&*disk.open(&file)?) {
+                Err(ProofError::Disk(error)) => return Err(error),
+                Err(error) => listed.push(ListedProof {
+                    start,
+                    place: None,
+                    verdict: Some(ProofVerdict::unusable(file, start, &error)),
+                    next_index: 0,
+                    has_orphans: false,
+                }),
+                // A crash came between: the next start removes it.
+                Ok(proofs) if is_overtaken(&proofs, &before) => {}
+                Ok(proofs) => {
+                    listed.extend(proofs.iter().enumerate().map(|(nth, placed)| ListedProof {
+                        // The first is the one that the file is named by.
+                        start: if nth == 0 { start } else { placed.header.start },
+                        place: Some((file.clone(), *placed)),
+                        verdict: None,
+                        next_index: 0,
+                        has_orphans: false,
+                    }));
+                    before = proofs;
+                }
+            }
+        }
+        let (open, aside) = (None, BTreeMap::new());
+        Ok(Proofs { disk, keys, listed, open, aside, rewritten: 0 })
     }
 
     /// Compares a frame of the file `part` with its leaf.
@@ -199,9 +222,9 @@ impl<'a> Proofs<'a> {
         };
         if let Some(leaf) = leaf.filter(|_| matches!(holding, Holding::Every(_))) {
             self.miss(index, leaf.index, part)?;
-            self.files[index].next_index = leaf.index + 1;
+            self.listed[index].next_index = leaf.index + 1;
         }
-        let Some(verdict) = &mut self.files[index].verdict else { return Ok(()) };
+        let Some(verdict) = &mut self.listed[index].verdict else { return Ok(()) };
         match change {
             None => verdict.verified += 1,
             Some(_) if *holding == Holding::Rewritten => self.rewritten += 1,
@@ -225,7 +248,7 @@ impl<'a> Proofs<'a> {
             self.rewritten += 1;
             return;
         }
-        let ProofFile { verdict, has_orphans, .. } = &mut self.files[index];
+        let ListedProof { verdict, has_orphans, .. } = &mut self.listed[index];
         if let Some(verdict) = verdict
             && !std::mem::replace(has_orphans, true)
         {
@@ -245,7 +268,7 @@ impl<'a> Proofs<'a> {
         let (header, is_cut) = (*proof.header(), proof.is_cut());
         if header.start == span.start && header.end != span.end {
             let fault = format!("it ends where the segment does not. segment={}", span.end);
-            if let Some(verdict) = &mut self.files[index].verdict {
+            if let Some(verdict) = &mut self.listed[index].verdict {
                 verdict.faults.push(fault);
             }
         }
@@ -253,18 +276,23 @@ impl<'a> Proofs<'a> {
             self.cannot_compare(index, &Holding::Every(span));
             return Ok(());
         }
-        self.miss(index, header.count, part)
+        if u64::from(header.entries) < header.count
+            && let Some(verdict) = &mut self.listed[index].verdict
+        {
+            verdict.faults.push("leaves were taken out of it, and its segment is whole".to_owned());
+        }
+        self.miss(index, u64::from(header.entries), part)
     }
 
     /// Takes the leaves from the next one up to `until` for missing.
     fn miss(&mut self, index: usize, until: u64, part: &str) -> io::Result<()> {
-        let from = self.files[index].next_index;
+        let from = self.listed[index].next_index;
         let Some((_, proof)) = &mut self.open else { return Ok(()) };
         if from >= until {
             return Ok(());
         }
         let leaf = proof.leaf_at(from).map_err(disk_error)?;
-        let (Some(leaf), Some(verdict)) = (leaf, &mut self.files[index].verdict) else {
+        let (Some(leaf), Some(verdict)) = (leaf, &mut self.listed[index].verdict) else {
             return Ok(());
         };
         let (file, position) = (part.to_owned(), leaf.position);
@@ -275,7 +303,7 @@ impl<'a> Proofs<'a> {
 
     /// The proof that covers `position`, opened; `None` if there is none that can be used.
     fn covering(&mut self, position: u64) -> io::Result<Option<usize>> {
-        let after = self.files.partition_point(|file| file.start <= position);
+        let after = self.listed.partition_point(|proof| proof.start <= position);
         let Some(index) = after.checked_sub(1) else { return Ok(None) };
         if self.open.as_ref().is_none_or(|(open, _)| *open != index) {
             self.open(index)?;
@@ -296,16 +324,18 @@ impl<'a> Proofs<'a> {
             self.open = Some((index, proof));
             return Ok(());
         }
-        let file = &mut self.files[index];
-        if file.verdict.as_ref().is_some_and(|verdict| verdict.header.is_none()) {
+        let listed = &mut self.listed[index];
+        let Some((file, placed)) = &listed.place else { return Ok(()) };
+        if listed.verdict.as_ref().is_some_and(|verdict| verdict.header.is_none()) {
             return Ok(());
         }
-        let (verdict, proof) = match Proof::open(self.disk.open(&proof_name(file.start))?) {
-            Ok(proof) => (judge(file.start, &proof, self.keys), Some(proof)),
+        let file = file.clone();
+        let (verdict, proof) = match Proof::open_placed(self.disk.open(&file)?, *placed) {
+            Ok(proof) => (judge(file, listed.start, &proof, self.keys), Some(proof)),
             Err(ProofError::Disk(error)) => return Err(error),
-            Err(error) => (ProofVerdict::unusable(file.start, &error), None),
+            Err(error) => (ProofVerdict::unusable(file, listed.start, &error), None),
         };
-        file.verdict.get_or_insert(verdict);
+        listed.verdict.get_or_insert(verdict);
         self.open = proof.map(|proof| (index, proof));
         Ok(())
     }
@@ -316,12 +346,12 @@ impl<'a> Proofs<'a> {
     /// # Errors
     /// The disk fails.
     pub fn finish(mut self, sealed: &[Sealed], history_end: u64) -> io::Result<Verification> {
-        for index in 0..self.files.len() {
-            if self.files[index].verdict.is_none() {
+        for index in 0..self.listed.len() {
+            if self.listed[index].verdict.is_none() {
                 self.open(index)?;
             }
         }
-        let verdicts = self.files.into_iter().filter_map(|file| file.verdict);
+        let verdicts = self.listed.into_iter().filter_map(|proof| proof.verdict);
         let (proofs, rewritten) = (verdicts.collect(), self.rewritten);
         let mut verification = Verification { proofs, rewritten, ..Verification::default() };
         verification.follow_chain();
@@ -413,7 +443,7 @@ impl Verification {
     }
 }
 
-fn judge(start: u64, proof: &Proof, keys: &[VerifyingKey]) -> ProofVerdict {
+fn judge(file: String, start: u64, proof: &Proof, keys: &[VerifyingKey]) -> ProofVerdict {
     let header = *proof.header();
     let mut faults = Vec::new();
     if header.start != start {
@@ -422,13 +452,13 @@ fn judge(start: u64, proof: &Proof, keys: &[VerifyingKey]) -> ProofVerdict {
     let checks = [proof.verify_chain(None), proof.verify_signature(keys)];
     faults.extend(checks.into_iter().filter_map(Result::err).map(|fault| fault.to_string()));
     let is_cut = proof.is_cut();
-    ProofVerdict { header: Some(header), is_cut, faults, ..ProofVerdict::of(start) }
+    ProofVerdict { header: Some(header), is_cut, faults, ..ProofVerdict::of(file, start) }
 }
 
 impl ProofVerdict {
-    fn of(start: u64) -> ProofVerdict {
+    fn of(file: String, start: u64) -> ProofVerdict {
         ProofVerdict {
-            file: proof_name(start),
+            file,
             start,
             header: None,
             verified: 0,
@@ -440,10 +470,10 @@ impl ProofVerdict {
         }
     }
 
-    fn unusable(start: u64, error: &ProofError) -> ProofVerdict {
+    fn unusable(file: String, start: u64, error: &ProofError) -> ProofVerdict {
         let is_unfinished = matches!(error, ProofError::Unfinished);
         let faults = if is_unfinished { Vec::new() } else { vec![error.to_string()] };
-        ProofVerdict { is_unfinished, faults, ..ProofVerdict::of(start) }
+        ProofVerdict { is_unfinished, faults, ..ProofVerdict::of(file, start) }
     }
 
     fn change(&mut self, changed: Changed) {

@@ -337,6 +337,7 @@ impl History {
             drop(parts.splice(stretch, [filed]));
         });
         drop(manifest);
+        self.proofs_are_due();
         self.forget(parts.iter().map(|part| part.data().name.clone()));
         Ok(())
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::History;
+use super::thinning::fold_gone;
 use crate::disk::Disk;
 use crate::filed::{FILED_PREFIX_BYTES, index_name};
 use crate::journal::FRAME_BYTES;
 use crate::log::{Beginning, FoundRun, Log, LogId, Offset};
 use crate::manifest::{Horizon, ManifestChange, ManifestEdit};
 use crate::part::{Layout, Part};
-use crate::proof::{cut_proof, proof_start};
 
 /// What a round of freeing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -251,22 +251,14 @@ impl History {
             }
         }
         // Their proofs stay, for the chain runs through them, but not their leaves.
-        if let Err(error) = self.cut_proofs(&gone) {
-            tracing::warn!(%error, "a proof is not cut; the next start does it");
+        if !gone.is_empty() {
+            let (parts, proved_to) = (self.parts.all(), self.proved_to.load(Ordering::Acquire));
+            if let Err(error) = fold_gone(&*self.disk, &parts, proved_to, &mut || Ok(())) {
+                self.proofs_are_due();
+                tracing::warn!(%error, "proofs of what is gone are not cut; it is tried again");
+            }
         }
         Ok(gone.iter().map(|part| part.data().name.clone()).collect())
-    }
-
-    /// Cuts the leaves off all proofs of what was in some parts.
-    fn cut_proofs(&self, gone: &[Arc<Part>]) -> io::Result<()> {
-        if gone.is_empty() {
-            return Ok(());
-        }
-        let starts = self.disk.list()?.into_iter().filter_map(|name| proof_start(&name));
-        for start in starts.filter(|start| gone.iter().any(|part| part.covers(*start))) {
-            cut_proof(&*self.disk, start)?;
-        }
-        Ok(())
     }
 
     /// Whether anything of a part is still looked for.

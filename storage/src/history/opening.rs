@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::loading::head_tables;
 use super::rebuilding::Rebuilding;
+use super::thinning::fold_gone;
 use super::{History, HistoryStats, Reclaiming, Waiting};
 use crate::data_file::DataFile;
 use crate::disk::{Disk, is_full, read_exact_at};
@@ -18,8 +19,8 @@ use crate::index::{BlockCache, HeadTable, Index, Run};
 use crate::journal::{Segment, Segments, segment_name};
 use crate::log::{Base, LogId};
 use crate::manifest::{Horizon, Listed, MANIFEST_FILE, Manifest, ManifestError, ManifestWriter};
-use crate::part::{Indexed, Layout, Part, Parts, part_at};
-use crate::proof::{cut_proof, proof_start};
+use crate::part::{Indexed, Layout, Part, Parts};
+use crate::proof::remove_overtaken;
 use crate::reserve::Reserve;
 use crate::store::Options;
 
@@ -265,16 +266,10 @@ impl Opened {
         if removed > 0 {
             disk.sync_names()?;
         }
-        self.cut_unnamed_proofs(disk)
-    }
-
-    /// Cuts the leaves off the proofs of stretches of which nothing is kept, where a crash came between.
-    fn cut_unnamed_proofs(&self, disk: &dyn Disk) -> io::Result<()> {
-        let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
-        for start in starts.filter(|start| *start < self.manifest.indexed_to) {
-            if part_at(&self.parts, start).is_none() {
-                cut_proof(disk, start)?;
-            }
+        remove_overtaken(disk)?;
+        // Where a crash came between. A full disk has no room for less, either.
+        if let Err(error) = fold_gone(disk, &self.parts, self.manifest.indexed_to, &mut || Ok(())) {
+            tracing::warn!(%error, "proofs of what is gone are not cut; it is tried again");
         }
         Ok(())
     }
@@ -315,6 +310,7 @@ impl Opened {
             manifest_sequence,
             proves: options.proofs,
             proved_to: AtomicU64::new(0),
+            proofs_due: AtomicBool::new(true),
             unproved: Mutex::default(),
             signing_key: OnceLock::new(),
             is_in_doubt: AtomicBool::new(false),

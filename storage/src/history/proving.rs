@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use super::{History, UNPROVED_MAX, UnprovedSegment};
 use crate::part::{Layout, Part};
 use crate::proof::{
-    Digest, FrameLeaves, ProofError, ProofHeader, WriteProofError, chain_before, proof_name,
-    write_known_proof, write_proof,
+    Digest, FrameLeaves, PlacedProof, ProofError, ProofHeader, WriteProofError, chain_before,
+    proof_name, write_known_proof, write_proof,
 };
 
 impl History {
@@ -99,8 +99,8 @@ impl History {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        match ProofHeader::read(&*file) {
-            Ok(header) => Ok((header.end == part.end).then_some(header)),
+        match PlacedProof::read_all(&*file) {
+            Ok(proofs) => Ok(proofs.first().map(|it| it.header).filter(|it| it.end == part.end)),
             Err(ProofError::Disk(error)) => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "a proof cannot be used");

@@ -4,21 +4,70 @@
 use ed25519_dalek::SigningKey;
 use hlc::Hlc;
 
-use super::layout::{PROOF_ENTRIES_PER_BLOCK, ProofHeader, encode_block};
+use super::layout::{PROOF_ENTRIES_PER_BLOCK, ProofEntry, ProofHeader, encode_block};
+use super::tree::HashTree;
 use super::{Digest, LeafHasher};
 use crate::journal::FRAME_BYTES;
+
+/// Puts hashes into blocks.
+#[derive(Debug)]
+pub(super) struct BlockFiller {
+    start: u64,
+    /// Those of the block that is being filled.
+    entries: Vec<ProofEntry>,
+    /// How many blocks were filled.
+    blocks: u64,
+    filled: Vec<u8>,
+}
+
+impl BlockFiller {
+    pub(super) fn new(start: u64) -> BlockFiller {
+        let entries = Vec::with_capacity(PROOF_ENTRIES_PER_BLOCK);
+        BlockFiller { start, entries, blocks: 0, filled: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, entry: ProofEntry) {
+        self.entries.push(entry);
+        if self.entries.len() == PROOF_ENTRIES_PER_BLOCK {
+            self.fill();
+        }
+    }
+
+    fn fill(&mut self) {
+        let block = encode_block(self.start, self.blocks, &self.entries);
+        self.filled.extend_from_slice(&block);
+        self.blocks += 1;
+        self.entries.clear();
+    }
+
+    /// Ends the last block. How many hashes there are.
+    pub(super) fn finish(&mut self) -> u32 {
+        let held = self.entries.len();
+        let whole = self.blocks * PROOF_ENTRIES_PER_BLOCK as u64;
+        if held > 0 {
+            self.fill();
+        }
+        u32::try_from(whole + held as u64).expect("a segment holds fewer than 2^32 frames")
+    }
+
+    /// How many bytes of whole blocks wait to be taken.
+    pub(super) fn filled_bytes(&self) -> u64 {
+        self.filled.len() as u64
+    }
+
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.filled)
+    }
+}
 
 /// Collects the leaves of one segment.
 #[derive(Debug)]
 pub struct ProofBuilder {
     header: ProofHeader,
     hasher: LeafHasher,
-    /// Entries of the block that is being filled, by position.
-    entries: Vec<(u64, Digest)>,
     next_position: u64,
-    /// How many blocks were filled.
-    blocks: u64,
-    filled: Vec<u8>,
+    tree: HashTree,
+    blocks: BlockFiller,
 }
 
 /// The rest of a proof.
@@ -49,18 +98,12 @@ impl ProofBuilder {
             last: Hlc::ZERO,
             before,
             after: before,
+            root: Digest::default(),
+            entries: 0,
             signature: None,
         };
-        let entries = Vec::with_capacity(PROOF_ENTRIES_PER_BLOCK);
-        let hasher = LeafHasher::default();
-        ProofBuilder {
-            header,
-            hasher,
-            entries,
-            next_position: start,
-            blocks: 0,
-            filled: Vec::new(),
-        }
+        let (hasher, tree) = (LeafHasher::default(), HashTree::default());
+        ProofBuilder { header, hasher, next_position: start, tree, blocks: BlockFiller::new(start) }
     }
 
     /// Adds a frame, whose payload is `parts`, one after the other.
@@ -85,40 +128,31 @@ impl ProofBuilder {
         }
         header.last = stamp;
         header.count += 1;
-        header.after = header.after.follow(leaf);
-        self.entries.push((position, leaf));
-        if self.entries.len() == PROOF_ENTRIES_PER_BLOCK {
-            self.fill();
-        }
-    }
-
-    fn fill(&mut self) {
-        let block = encode_block(self.header.start, self.blocks, &self.entries);
-        self.filled.extend_from_slice(&block);
-        self.blocks += 1;
-        self.entries.clear();
+        let entry = ProofEntry::Leaf(position, leaf);
+        self.tree.add(entry.subtree()).expect("a leaf fits anywhere");
+        self.blocks.add(entry);
     }
 
     /// How many bytes of whole blocks wait to be taken.
     pub fn filled_bytes(&self) -> u64 {
-        self.filled.len() as u64
+        self.blocks.filled_bytes()
     }
 
     /// Takes the blocks that are whole: they follow, in this order, behind the header's place.
     pub fn take_blocks(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.filled)
+        self.blocks.take()
     }
 
     /// Ends the proof of a segment that ends at `end`, signed if there is a key.
     pub fn finish(mut self, end: u64, key: Option<&SigningKey>) -> Finished {
-        if !self.entries.is_empty() {
-            self.fill();
-        }
+        self.header.entries = self.blocks.finish();
         self.header.end = end;
+        self.header.root = self.tree.root();
+        self.header.after = self.header.before.follow(self.header.root);
         if let Some(key) = key {
             self.header.sign(key);
         }
-        Finished { header: self.header, blocks: self.filled }
+        Finished { header: self.header, blocks: self.blocks.take() }
     }
 }
 

@@ -1,28 +1,71 @@
-//! The bytes of a proof file: a header, then blocks of entries. `docs/FORMAT.md` has the layout.
+//! The bytes of a proof: a header, then blocks of hashes. `docs/FORMAT.md` has the layout.
 
 use ed25519_dalek::{Signer, SigningKey};
 use hlc::Hlc;
 
 use super::Digest;
+use super::tree::Subtree;
 
 /// The length of a proof's header.
 pub const PROOF_HEADER_BYTES: usize = 256;
 /// Where the first block stands.
 pub(super) const BLOCKS_AT: u64 = PROOF_HEADER_BYTES as u64;
-/// The length of a block of entries.
-pub const PROOF_BLOCK_BYTES: usize = 4096;
-/// How many entries stand in a block, but for the last.
+/// The length of a block of hashes, but for the last.
+pub const PROOF_BLOCK_BYTES: usize = block_bytes(PROOF_ENTRIES_PER_BLOCK);
+/// How many hashes stand in a block, but for the last.
 pub const PROOF_ENTRIES_PER_BLOCK: usize = 102;
 const MAGIC: &[u8; 8] = b"FFPROOF1";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const ENTRY_BYTES: usize = 40;
 /// What a signature is made over: everything before itself and its key.
 const SIGNED_BYTES: usize = 120;
 const KEY_AT: usize = SIGNED_BYTES;
 const SIGNATURE_AT: usize = KEY_AT + 32;
-const ZEROS_AT: usize = SIGNATURE_AT + 64;
+const ROOT_AT: usize = SIGNATURE_AT + 64;
+const ENTRIES_AT: usize = ROOT_AT + 32;
 const CRC_AT: usize = PROOF_HEADER_BYTES - 4;
-const COUNT_AT: usize = PROOF_BLOCK_BYTES - 8;
+/// What follows the hashes of a block: how many they are, and a checksum.
+const TRAILER_BYTES: usize = 8;
+/// In the place of a position: what follows is no leaf, and the other bits say how many it stands for.
+const IS_SUBTREE: u64 = 1 << 63;
+
+/// One of the hashes in a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProofEntry {
+    /// The leaf of the frame at a position.
+    Leaf(u64, Digest),
+    /// What stands for leaves that were taken out.
+    Removed(Subtree),
+}
+
+impl ProofEntry {
+    /// What it is in the tree.
+    pub(super) fn subtree(&self) -> Subtree {
+        match *self {
+            ProofEntry::Leaf(_, digest) => Subtree { leaves: 1, digest },
+            ProofEntry::Removed(subtree) => subtree,
+        }
+    }
+
+    fn encode(&self, bytes: &mut [u8]) {
+        let (place, digest) = match *self {
+            ProofEntry::Leaf(position, digest) => (position, digest),
+            ProofEntry::Removed(Subtree { leaves, digest }) => (leaves | IS_SUBTREE, digest),
+        };
+        bytes[..8].copy_from_slice(&place.to_le_bytes());
+        bytes[8..].copy_from_slice(&digest.0);
+    }
+
+    fn decode(bytes: &[u8]) -> ProofEntry {
+        let (place, digest) = bytes.split_at(8);
+        let place = u64::from_le_bytes(place.try_into().expect("eight bytes"));
+        let digest = Digest(digest.try_into().expect("thirty-two bytes"));
+        if place & IS_SUBTREE == 0 {
+            return ProofEntry::Leaf(place, digest);
+        }
+        ProofEntry::Removed(Subtree { leaves: place & !IS_SUBTREE, digest })
+    }
+}
 
 /// A signature, and the key that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +91,12 @@ pub struct ProofHeader {
     pub last: Hlc,
     /// The chain before the first frame.
     pub before: Digest,
-    /// The chain after the last.
+    /// The chain after the last: that before, followed by the root.
     pub after: Digest,
+    /// The root of the tree over its leaves.
+    pub root: Digest,
+    /// How many hashes follow: one for each frame, until some were taken out.
+    pub entries: u32,
     /// Who vouches for it.
     pub signature: Option<Signature>,
 }
@@ -86,8 +133,10 @@ impl ProofHeader {
         bytes[..SIGNED_BYTES].copy_from_slice(&self.signed_bytes());
         if let Some(signature) = &self.signature {
             bytes[KEY_AT..SIGNATURE_AT].copy_from_slice(&signature.key.0);
-            bytes[SIGNATURE_AT..ZEROS_AT].copy_from_slice(&signature.bytes);
+            bytes[SIGNATURE_AT..ROOT_AT].copy_from_slice(&signature.bytes);
         }
+        bytes[ROOT_AT..ENTRIES_AT].copy_from_slice(&self.root.0);
+        bytes[ENTRIES_AT..CRC_AT].copy_from_slice(&self.entries.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..CRC_AT]);
         bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -108,7 +157,7 @@ impl ProofHeader {
         };
         let signature = Signature {
             key: digest_at(KEY_AT),
-            bytes: bytes[SIGNATURE_AT..ZEROS_AT].try_into().ok()?,
+            bytes: bytes[SIGNATURE_AT..ROOT_AT].try_into().ok()?,
         };
         Some(ProofHeader {
             start: u64_at(16),
@@ -118,53 +167,63 @@ impl ProofHeader {
             last: Hlc::from_bits(u64_at(48)),
             before: digest_at(56),
             after: digest_at(88),
+            root: digest_at(ROOT_AT),
+            entries: u32::from_le_bytes(bytes[ENTRIES_AT..CRC_AT].try_into().ok()?),
             signature: (bytes[12] == 1).then_some(signature),
         })
     }
 
     /// How many blocks follow the header.
     pub fn blocks(&self) -> u64 {
-        self.count.div_ceil(PROOF_ENTRIES_PER_BLOCK as u64)
+        u64::from(self.entries).div_ceil(PROOF_ENTRIES_PER_BLOCK as u64)
     }
+
+    /// How long it is with its blocks.
+    pub fn length(&self) -> u64 {
+        let hashes = u64::from(self.entries) * ENTRY_BYTES as u64;
+        BLOCKS_AT + hashes + self.blocks() * TRAILER_BYTES as u64
+    }
+
+    /// Whether all its leaves were taken out.
+    pub fn is_cut(&self) -> bool {
+        self.count > 0 && self.entries == 0
+    }
+}
+
+/// The length of a block of so many hashes.
+pub(super) const fn block_bytes(entries: usize) -> usize {
+    entries * ENTRY_BYTES + TRAILER_BYTES
 }
 
 /// The bytes of block `index` of the proof that begins at `start`.
-pub(super) fn encode_block(start: u64, index: u64, entries: &[(u64, Digest)]) -> Vec<u8> {
+pub(super) fn encode_block(start: u64, index: u64, entries: &[ProofEntry]) -> Vec<u8> {
     debug_assert!(entries.len() <= PROOF_ENTRIES_PER_BLOCK);
-    let mut bytes = vec![0; PROOF_BLOCK_BYTES];
-    for (entry, (position, leaf)) in bytes.chunks_exact_mut(ENTRY_BYTES).zip(entries) {
-        entry[..8].copy_from_slice(&position.to_le_bytes());
-        entry[8..].copy_from_slice(&leaf.0);
+    let mut bytes = vec![0; block_bytes(entries.len())];
+    for (bytes, entry) in bytes.chunks_exact_mut(ENTRY_BYTES).zip(entries) {
+        entry.encode(bytes);
     }
-    bytes[COUNT_AT..COUNT_AT + 4].copy_from_slice(&(entries.len() as u32).to_le_bytes());
-    let crc = block_crc(start, index, &bytes);
-    bytes[COUNT_AT + 4..].copy_from_slice(&crc.to_le_bytes());
+    let count_at = bytes.len() - TRAILER_BYTES;
+    bytes[count_at..count_at + 4].copy_from_slice(&(entries.len() as u32).to_le_bytes());
+    let crc = block_crc(start, index, &bytes[..count_at + 4]);
+    bytes[count_at + 4..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-/// The entries of a block; `None` if the bytes are none, or those of another block.
-pub(super) fn decode_block(start: u64, index: u64, bytes: &[u8]) -> Option<Vec<(u64, Digest)>> {
-    if bytes.len() != PROOF_BLOCK_BYTES {
+/// The hashes of a block; `None` if the bytes are none, or those of another block.
+pub(super) fn decode_block(start: u64, index: u64, bytes: &[u8]) -> Option<Vec<ProofEntry>> {
+    let (bytes, crc) = bytes.split_last_chunk::<4>()?;
+    let (hashes, count) = bytes.split_last_chunk::<4>()?;
+    let count = u32::from_le_bytes(*count) as usize;
+    let is_whole = u32::from_le_bytes(*crc) == block_crc(start, index, bytes);
+    if !is_whole || count > PROOF_ENTRIES_PER_BLOCK || hashes.len() != count * ENTRY_BYTES {
         return None;
     }
-    let u32_at = |at: usize| {
-        u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes of a block"))
-    };
-    let count = u32_at(COUNT_AT) as usize;
-    if u32_at(COUNT_AT + 4) != block_crc(start, index, bytes) || count > PROOF_ENTRIES_PER_BLOCK {
-        return None;
-    }
-    let entries = bytes.chunks_exact(ENTRY_BYTES).take(count).map(|entry| {
-        let (position, leaf) = entry.split_at(8);
-        let position = u64::from_le_bytes(position.try_into().expect("eight bytes"));
-        (position, Digest(leaf.try_into().expect("thirty-two bytes")))
-    });
-    Some(entries.collect())
+    Some(hashes.chunks_exact(ENTRY_BYTES).map(ProofEntry::decode).collect())
 }
 
 /// A block that stands elsewhere is no block.
 fn block_crc(start: u64, index: u64, bytes: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&start.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &index.to_le_bytes());
-    crc32c::crc32c_append(crc, &bytes[..COUNT_AT + 4])
+    crc32c::crc32c_append(crc, bytes)
 }

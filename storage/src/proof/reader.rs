@@ -7,9 +7,10 @@ use ed25519_dalek::VerifyingKey;
 
 use super::Digest;
 use super::layout::{
-    BLOCKS_AT, PROOF_BLOCK_BYTES, PROOF_ENTRIES_PER_BLOCK, PROOF_HEADER_BYTES, ProofHeader,
-    decode_block,
+    BLOCKS_AT, PROOF_BLOCK_BYTES, PROOF_ENTRIES_PER_BLOCK, PROOF_HEADER_BYTES, ProofEntry,
+    ProofHeader, decode_block,
 };
+use super::tree::HashTree;
 use crate::disk::{DiskFile, read_exact_at};
 use crate::journal::FRAME_BYTES;
 
@@ -33,6 +34,22 @@ pub enum ProofError {
         /// Where it says that it ends.
         end: u64,
         /// How many frames it says there are.
+        count: u64,
+    },
+    /// In a file of several, it does not begin where the one before ends.
+    #[error(
+        "a proof of the file does not follow the one before. expected={expected}, found={found}"
+    )]
+    Apart {
+        /// Where the one before ends.
+        expected: u64,
+        /// Where it begins.
+        found: u64,
+    },
+    /// Its hashes do not stand for as many leaves as its header says.
+    #[error("the proof's hashes are not those of a tree over its frames. frames={count}")]
+    Tree {
+        /// By the header.
         count: u64,
     },
     /// The file is too short, or too long.
@@ -73,7 +90,8 @@ pub enum Mismatch {
         /// Where this proof begins.
         found: Digest,
     },
-    /// Its leaves do not lead from where it begins to where it says that they end.
+    /// Its leaves do not lead to the root that it names, or this does not lead from where it begins to where it
+    /// says that it ends.
     #[error("the leaves do not lead to the end of the chain. expected={expected}, found={found}")]
     Leaves {
         /// By the header.
@@ -101,7 +119,7 @@ pub enum Mismatch {
 /// A leaf of a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Which of the proof's, from 0.
+    /// Which of the proof's hashes, from 0.
     pub index: u64,
     /// The position of its frame.
     pub position: u64,
@@ -113,12 +131,13 @@ pub struct Leaf {
 /// bytes a block in memory, and one block.
 pub struct Proof {
     header: ProofHeader,
-    is_cut: bool,
     file: Arc<dyn DiskFile>,
-    /// The position of each block's first entry.
+    /// Where in the file it begins.
+    at: u64,
+    /// For each block a position: that of no frame of an earlier one is as high, nor of one in it lower.
     firsts: Vec<u64>,
-    folded: Digest,
-    held: Option<(u64, Vec<(u64, Digest)>)>,
+    root: Digest,
+    held: Option<(u64, Vec<ProofEntry>)>,
 }
 
 impl std::fmt::Debug for Proof {
@@ -127,72 +146,116 @@ impl std::fmt::Debug for Proof {
     }
 }
 
-impl ProofHeader {
-    /// Reads the header of a proof, and sees that it is one of a file of this length, or of one whose
-    /// leaves were cut off.
+/// A proof in a file of several, by its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedProof {
+    /// Where in the file it begins.
+    pub at: u64,
+    /// What its header says.
+    pub header: ProofHeader,
+}
+
+impl PlacedProof {
+    /// Reads the headers of all proofs in a file, in order; there is at least one.
     ///
     /// # Errors
-    /// [`ProofError`].
-    pub fn read(file: &dyn DiskFile) -> Result<ProofHeader, ProofError> {
-        let mut bytes = [0; PROOF_HEADER_BYTES];
-        let read = file.read_at(&mut bytes, 0)?;
-        if bytes == [0; PROOF_HEADER_BYTES] {
-            return Err(ProofError::Unfinished);
-        }
-        let whole = if read < bytes.len() { None } else { ProofHeader::decode(&bytes) };
-        let header = whole.ok_or(ProofError::Header)?;
-        let ProofHeader { start, end, count, .. } = header;
-        // A frame takes at least its header. So what follows is bounded by what a segment can be.
-        if end < start || count > (end - start) / FRAME_BYTES as u64 {
-            return Err(ProofError::Impossible { start, end, count });
-        }
-        let expected = header.blocks().saturating_mul(PROOF_BLOCK_BYTES as u64);
-        let expected = expected.saturating_add(BLOCKS_AT);
+    /// [`ProofError`]: one of them is none, or the file does not end with the last of them.
+    pub fn read_all(file: &dyn DiskFile) -> Result<Vec<PlacedProof>, ProofError> {
+        let (mut placed, mut at): (Vec<PlacedProof>, u64) = (Vec::new(), 0);
         let found = file.length()?;
-        if found != expected && found != BLOCKS_AT {
-            return Err(ProofError::Length { expected, found });
+        while at < found || placed.is_empty() {
+            let header = read_header(file, at)?;
+            if let Some(before) = placed.last()
+                && before.header.end != header.start
+            {
+                let expected = before.header.end;
+                return Err(ProofError::Apart { expected, found: header.start });
+            }
+            placed.push(PlacedProof { at, header });
+            at = at.saturating_add(header.length());
+            if at > found {
+                return Err(ProofError::Length { expected: at, found });
+            }
         }
-        Ok(header)
+        Ok(placed)
     }
 }
 
+fn read_header(file: &dyn DiskFile, at: u64) -> Result<ProofHeader, ProofError> {
+    let mut bytes = [0; PROOF_HEADER_BYTES];
+    let read = file.read_at(&mut bytes, at)?;
+    if at == 0 && bytes == [0; PROOF_HEADER_BYTES] {
+        return Err(ProofError::Unfinished);
+    }
+    let whole = if read < bytes.len() { None } else { ProofHeader::decode(&bytes) };
+    let header = whole.ok_or(ProofError::Header)?;
+    let ProofHeader { start, end, count, entries, .. } = header;
+    // A frame takes at least its header. So what follows is bounded by what a segment can be.
+    if end < start || count > (end - start) / FRAME_BYTES as u64 || u64::from(entries) > count {
+        return Err(ProofError::Impossible { start, end, count });
+    }
+    Ok(header)
+}
+
 impl Proof {
-    /// Reads a proof from front to back, and sees that its structure is whole.
+    /// Reads the first proof of a file, and sees that its structure is whole.
     ///
     /// # Errors
     /// [`ProofError`].
     pub fn open(file: Arc<dyn DiskFile>) -> Result<Proof, ProofError> {
-        let header = ProofHeader::read(&*file)?;
-        let is_cut = header.count > 0 && file.length()? == BLOCKS_AT;
-        let (firsts, folded) = (Vec::new(), header.before);
-        let mut proof = Proof { header, is_cut, file, firsts, folded, held: None };
-        if !is_cut {
-            // Bounded by the file's length, which was compared.
-            proof.firsts.reserve(header.blocks() as usize);
-            proof.walk()?;
+        let first = PlacedProof::read_all(&*file)?[0];
+        Proof::open_placed(file, first)
+    }
+
+    /// Reads one of the proofs of a file from front to back, and sees that its structure is whole.
+    ///
+    /// # Errors
+    /// [`ProofError`].
+    pub fn open_placed(
+        file: Arc<dyn DiskFile>,
+        PlacedProof { at, header }: PlacedProof,
+    ) -> Result<Proof, ProofError> {
+        // Bounded by the file's length, which was compared.
+        let firsts = Vec::with_capacity(header.blocks() as usize);
+        let mut proof = Proof { header, file, at, firsts, root: header.root, held: None };
+        if !header.is_cut() {
+            let mut tree = HashTree::default();
+            proof.walk(&mut |_, entry| Ok(tree.add(entry.subtree()).is_some()))?;
+            if tree.leaves() != header.count {
+                return Err(ProofError::Tree { count: header.count });
+            }
+            proof.root = tree.root();
         }
         Ok(proof)
     }
 
-    fn walk(&mut self) -> Result<(), ProofError> {
+    /// Shows every hash, with the number of its block, until `visit` says no: then it is no tree.
+    fn walk(
+        &mut self,
+        visit: &mut dyn FnMut(u64, ProofEntry) -> Result<bool, ProofError>,
+    ) -> Result<(), ProofError> {
         let blocks = self.header.blocks();
+        let last = self.header.end.saturating_sub(FRAME_BYTES as u64);
         let mut next_position = self.header.start;
         let mut index = 0;
+        self.firsts.clear();
         while index < blocks {
-            let count = (blocks - index).min(BLOCKS_AT_ONCE);
-            let mut bytes = vec![0; count as usize * PROOF_BLOCK_BYTES];
-            read_exact_at(&*self.file, &mut bytes, block_at(index))?;
-            for bytes in bytes.chunks_exact(PROOF_BLOCK_BYTES) {
-                let entries = self.entries(index, bytes)?;
-                self.firsts.push(entries.first().map_or(0, |(position, _)| *position));
-                for (position, leaf) in entries {
-                    if position < next_position
-                        || position > self.header.end.saturating_sub(FRAME_BYTES as u64)
-                    {
-                        return Err(ProofError::Order { position });
+            let behind = (index + BLOCKS_AT_ONCE).min(blocks);
+            let length = self.block_at(behind) - self.block_at(index);
+            let mut bytes = vec![0; length as usize];
+            read_exact_at(&*self.file, &mut bytes, self.block_at(index))?;
+            for bytes in bytes.chunks(PROOF_BLOCK_BYTES) {
+                self.firsts.push(next_position);
+                for entry in self.entries(index, bytes)? {
+                    if let ProofEntry::Leaf(position, _) = entry {
+                        if position < next_position || position > last {
+                            return Err(ProofError::Order { position });
+                        }
+                        next_position = position + FRAME_BYTES as u64;
                     }
-                    next_position = position + FRAME_BYTES as u64;
-                    self.folded = self.folded.follow(leaf);
+                    if !visit(index, entry)? {
+                        return Err(ProofError::Tree { count: self.header.count });
+                    }
                 }
                 index += 1;
             }
@@ -200,11 +263,19 @@ impl Proof {
         Ok(())
     }
 
-    fn entries(&self, index: u64, bytes: &[u8]) -> Result<Vec<(u64, Digest)>, ProofError> {
+    /// Shows every hash, in order.
+    pub(super) fn each(
+        &mut self,
+        visit: &mut dyn FnMut(ProofEntry) -> io::Result<()>,
+    ) -> Result<(), ProofError> {
+        self.walk(&mut |_, entry| Ok(visit(entry).map(|()| true)?))
+    }
+
+    fn entries(&self, index: u64, bytes: &[u8]) -> Result<Vec<ProofEntry>, ProofError> {
         let before = index * PROOF_ENTRIES_PER_BLOCK as u64;
-        let expected = (self.header.count - before).min(PROOF_ENTRIES_PER_BLOCK as u64);
+        let left = u64::from(self.header.entries) - before;
         decode_block(self.header.start, index, bytes)
-            .filter(|entries| entries.len() as u64 == expected)
+            .filter(|entries| entries.len() as u64 == left.min(PROOF_ENTRIES_PER_BLOCK as u64))
             .ok_or(ProofError::Block { index })
     }
 
@@ -213,10 +284,10 @@ impl Proof {
         &self.header
     }
 
-    /// Whether its leaves were cut off: nothing is kept any more of what they spoke of. It has none
-    /// then, and its header stands for them in the chain.
+    /// Whether its leaves were all taken out: nothing is kept any more of what they spoke of. Its header
+    /// stands for them in the chain.
     pub fn is_cut(&self) -> bool {
-        self.is_cut
+        self.header.is_cut()
     }
 
     /// Whether it continues the chain that ended with `before`, if that is known, and whether its
@@ -225,14 +296,16 @@ impl Proof {
     /// # Errors
     /// [`Mismatch`].
     pub fn verify_chain(&self, before: Option<Digest>) -> Result<(), Mismatch> {
-        let found = self.header.before;
-        let expected = if self.header.start == 0 { Some(Digest::BIRTH) } else { before };
-        match expected {
-            Some(expected) if expected != found => Err(Mismatch::Before { expected, found }),
-            _ if !self.is_cut && self.folded != self.header.after => {
-                Err(Mismatch::Leaves { expected: self.header.after, found: self.folded })
-            }
-            _ => Ok(()),
+        let header = &self.header;
+        let found = header.before;
+        let expected = if header.start == 0 { Some(Digest::BIRTH) } else { before };
+        if let Some(expected) = expected.filter(|expected| *expected != found) {
+            return Err(Mismatch::Before { expected, found });
+        }
+        let led_to = [(header.root, self.root), (header.after, found.follow(header.root))];
+        match led_to.into_iter().find(|(expected, found)| expected != found) {
+            Some((expected, found)) => Err(Mismatch::Leaves { expected, found }),
+            None => Ok(()),
         }
     }
 
@@ -262,38 +335,40 @@ impl Proof {
     pub fn leaf(&mut self, position: u64) -> Result<Option<Leaf>, ProofError> {
         let after = self.firsts.partition_point(|first| *first <= position);
         let Some(block) = after.checked_sub(1) else { return Ok(None) };
-        let entries = self.block(block as u64)?;
-        let Ok(index) = entries.binary_search_by_key(&position, |(position, _)| *position) else {
-            return Ok(None);
-        };
-        let digest = entries[index].1;
-        let index = (block * PROOF_ENTRIES_PER_BLOCK + index) as u64;
-        Ok(Some(Leaf { index, position, digest }))
+        let is_it =
+            |entry: &ProofEntry| matches!(entry, ProofEntry::Leaf(at, _) if *at == position);
+        let Some(index) = self.block(block as u64)?.iter().position(is_it) else { return Ok(None) };
+        self.leaf_at((block * PROOF_ENTRIES_PER_BLOCK + index) as u64)
     }
 
-    /// Leaf number `index`, if there are so many.
+    /// The leaf that is hash number `index`, if there are so many and it is one.
     ///
     /// # Errors
     /// As [`Proof::leaf`].
     pub fn leaf_at(&mut self, index: u64) -> Result<Option<Leaf>, ProofError> {
-        if index >= self.header.count || self.is_cut {
+        if index >= u64::from(self.header.entries) {
             return Ok(None);
         }
         let entries = self.block(index / PROOF_ENTRIES_PER_BLOCK as u64)?;
-        let (position, digest) = entries[(index % PROOF_ENTRIES_PER_BLOCK as u64) as usize];
-        Ok(Some(Leaf { index, position, digest }))
+        Ok(match entries[(index % PROOF_ENTRIES_PER_BLOCK as u64) as usize] {
+            ProofEntry::Leaf(position, digest) => Some(Leaf { index, position, digest }),
+            ProofEntry::Removed(_) => None,
+        })
     }
 
-    fn block(&mut self, index: u64) -> Result<&[(u64, Digest)], ProofError> {
+    fn block(&mut self, index: u64) -> Result<&[ProofEntry], ProofError> {
         if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
-            let mut bytes = vec![0; PROOF_BLOCK_BYTES];
-            read_exact_at(&*self.file, &mut bytes, block_at(index))?;
+            let length = self.block_at(index + 1) - self.block_at(index);
+            let mut bytes = vec![0; length as usize];
+            read_exact_at(&*self.file, &mut bytes, self.block_at(index))?;
             self.held = Some((index, self.entries(index, &bytes)?));
         }
         Ok(self.held.as_ref().map(|(_, entries)| &entries[..]).unwrap_or_default())
     }
-}
 
-fn block_at(index: u64) -> u64 {
-    BLOCKS_AT + index * PROOF_BLOCK_BYTES as u64
+    /// Where a block begins; of the one behind the last, where that ends.
+    fn block_at(&self, index: u64) -> u64 {
+        let end = self.at + self.header.length();
+        end.min(self.at + BLOCKS_AT + index * PROOF_BLOCK_BYTES as u64)
+    }
 }

@@ -137,18 +137,27 @@ fn every_flipped_bit_of_a_proof_is_noticed() {
     assert!(matches!(open(&bad), Err(ProofError::Block { index: 0 })));
 }
 
+/// The proofs in a file.
+fn proofs_in(disk: &MemoryDisk, name: &str) -> Vec<Proof> {
+    let file = disk.open(name).unwrap();
+    let placed = PlacedProof::read_all(&*file).unwrap();
+    placed.into_iter().map(|it| Proof::open_placed(file.clone(), it).unwrap()).collect()
+}
+
+fn rewrite(disk: &MemoryDisk, starts: &[u64], keep: &Keep<'_>) -> bool {
+    rewrite_proofs(disk, starts, keep, &mut || Ok(())).unwrap()
+}
+
 #[test]
 fn g15_a_proof_that_was_cut_keeps_chain_and_signature_and_has_no_leaves() {
     let (_, end, good) = segment(&[5; 110], Some(&key()));
     let disk = MemoryDisk::new();
     put(&disk, &proof_name(800), &good);
-    assert!(cut_proof(&disk, 800).unwrap());
-    assert!(!cut_proof(&disk, 800).unwrap(), "there is nothing left to cut");
-    assert!(!cut_proof(&disk, 900).unwrap(), "there is none");
-    assert_eq!(disk.bytes(&proof_name(800)), good[..256]);
-    let mut proof = Proof::open(disk.open(&proof_name(800)).unwrap()).unwrap();
+    assert!(rewrite(&disk, &[800], &Keep::Nothing));
+    assert_eq!(disk.bytes(&proof_name(800)).len(), 256);
+    let mut proof = proofs_in(&disk, &proof_name(800)).remove(0);
     assert!(proof.is_cut() && !open(&good).unwrap().is_cut());
-    assert_eq!(proof.header(), open(&good).unwrap().header());
+    assert_eq!(*proof.header(), ProofHeader { entries: 0, ..*open(&good).unwrap().header() });
     assert_eq!(proof.verify_signature(&[key().verifying_key()]), Ok(()));
     assert_eq!(proof.verify_chain(Some(Digest([9; 32]))), Ok(()));
     assert!(proof.verify_chain(Some(Digest([1; 32]))).is_err());
@@ -158,8 +167,115 @@ fn g15_a_proof_that_was_cut_keeps_chain_and_signature_and_has_no_leaves() {
     let mut bad = good.clone();
     bad[9] ^= 1;
     put(&disk, &proof_name(800), &bad);
-    assert!(!cut_proof(&disk, 800).unwrap());
+    assert!(!rewrite(&disk, &[800], &Keep::Nothing));
     assert_eq!(disk.bytes(&proof_name(800)), bad);
+    assert_eq!(disk.list().unwrap(), [proof_name(800)]);
+}
+
+/// Proofs of two segments that follow one another, on a disk, and where the second begins and ends.
+fn two_proofs() -> (MemoryDisk, u64, u64) {
+    let (_, middle, first) = segment(&[5; 250], Some(&key()));
+    let before = open(&first).unwrap().header().after;
+    let (mut second, mut end) = (ProofBuilder::new(middle, before), middle);
+    for nth in 0..120_u8 {
+        second.frame(end, &header(end, &[nth; 40]), &[&[nth; 40]]);
+        end += FRAME_BYTES as u64 + 40;
+    }
+    let disk = MemoryDisk::new();
+    put(&disk, &proof_name(800), &first);
+    put(&disk, &proof_name(middle), &second.finish(end, Some(&key())).bytes());
+    (disk, middle, end)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn g15_leaves_that_stay_are_verified_when_others_were_taken_out(
+        kept in prop::collection::vec(0_usize..370, 0..400),
+        again in prop::collection::vec(any::<bool>(), 400),
+    ) {
+        let (disk, middle, end) = two_proofs();
+        let mut whole: Vec<Leaf> = Vec::new();
+        for name in [proof_name(800), proof_name(middle)] {
+            let mut proof = proofs_in(&disk, &name).remove(0);
+            whole.extend((0..).map_while(|nth| proof.leaf_at(nth).unwrap()));
+        }
+        let mut kept: Vec<u64> = kept.iter().map(|nth| whole[*nth].position).collect();
+        kept.sort_unstable();
+        kept.dedup();
+        let mut starts = vec![800, middle];
+        for _ in 0..2 {
+            prop_assert!(rewrite(&disk, &starts, &Keep::At(&kept)));
+            prop_assert_eq!(disk.list().unwrap(), [proof_name(800)]);
+            let mut proofs = proofs_in(&disk, &proof_name(800));
+            prop_assert_eq!(proofs.len(), 2);
+            let mut before = Digest([9; 32]);
+            for proof in &mut proofs {
+                prop_assert_eq!(proof.verify_chain(Some(before)), Ok(()));
+                prop_assert_eq!(proof.verify_signature(&[key().verifying_key()]), Ok(()));
+                before = proof.header().after;
+                let header = *proof.header();
+                for leaf in whole.iter().filter(|leaf| (header.start..header.end).contains(&leaf.position)) {
+                    let is_kept = kept.contains(&leaf.position);
+                    let found = proof.leaf(leaf.position).unwrap().map(|found| found.digest);
+                    prop_assert_eq!(found, is_kept.then_some(leaf.digest));
+                }
+            }
+            prop_assert_eq!(chain_before(&disk, end).unwrap(), Some(before));
+            let entries: u32 = proofs.iter().map(|proof| proof.header().entries).sum();
+            prop_assert!(entries as usize <= kept.len() * 9 + 2, "{entries} hashes for {}", kept.len());
+            // Of what is left, some goes later.
+            let mut nth = 0;
+            kept.retain(|_| { nth += 1; again[nth - 1] });
+            starts = vec![800];
+        }
+    }
+}
+
+#[test]
+fn proofs_that_do_not_follow_one_another_or_do_not_lead_to_their_root_stay_as_they_are() {
+    let (disk, middle, _) = two_proofs();
+    let before = disk.bytes(&proof_name(800));
+    assert!(!rewrite(&disk, &[middle, 800], &Keep::Nothing));
+    let bytes = disk.bytes(&proof_name(middle));
+    let mut header = *open(&bytes).unwrap().header();
+    header.root.0[3] ^= 1;
+    put(&disk, &proof_name(middle), &[&header.encode()[..], &bytes[256..]].concat());
+    assert!(!rewrite(&disk, &[800, middle], &Keep::Nothing));
+    assert_eq!(disk.bytes(&proof_name(800)), before);
+    assert_eq!(disk.list().unwrap(), [proof_name(800), proof_name(middle)]);
+}
+
+#[test]
+fn a_crash_while_proofs_are_rewritten_leaves_all_of_them_once_or_twice() {
+    let (mut anew, mut as_before, mut both) = (0, 0, 0);
+    for seed in 0..200_u64 {
+        let (disk, middle, end) = two_proofs();
+        for name in disk.list().unwrap() {
+            disk.open(&name).unwrap().sync().unwrap();
+        }
+        disk.sync_names().unwrap();
+        let after = chain_before(&disk, end).unwrap();
+        disk.arm(Fault::CrashAt(disk.operations() + seed % 10));
+        let _ = rewrite_proofs(&disk, &[800, middle], &Keep::At(&[middle]), &mut || Ok(()));
+        let mut random = seed;
+        let crashed = disk.after_crash(|choices| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % choices
+        });
+        let (first, second) =
+            (proofs_in(&crashed, &proof_name(800)), crashed.open(&proof_name(middle)).is_ok());
+        match (first.len(), second) {
+            (2, true) => both += 1,
+            (2, false) => anew += 1,
+            (1, true) => as_before += 1,
+            other => panic!("seed {seed}: {other:?}"),
+        }
+        remove_overtaken(&crashed).unwrap();
+        assert_eq!(crashed.open(&proof_name(middle)).is_ok(), first.len() == 1);
+        assert_eq!(chain_before(&crashed, end).unwrap(), after, "seed {seed}");
+    }
+    assert!(anew > 0 && as_before > 0 && both > 0, "{anew} {as_before} {both}");
 }
 
 #[test]
@@ -171,6 +287,7 @@ fn a_header_that_claims_more_than_a_segment_can_hold_allocates_nothing() {
     assert!(matches!(open(&forged), Err(ProofError::Impossible { .. })));
     header.end = u64::MAX;
     header.count = u64::MAX / 100;
+    header.entries = u32::MAX;
     let forged = [&header.encode()[..], &good[256..]].concat();
     assert!(matches!(open(&forged), Err(ProofError::Length { .. })));
 }
@@ -303,7 +420,7 @@ fn a_crash_while_a_proof_is_written_leaves_one_that_is_whole_or_unfinished() {
 proptest! {
     #[test]
     fn bytes_from_anywhere_are_read_as_a_proof_or_refused_and_never_more(
-        edits in prop::collection::vec((0_usize..8448, any::<u8>()), 0..20),
+        edits in prop::collection::vec((0_usize..4672, any::<u8>()), 0..20),
         length in 0_usize..9000,
         right in any::<bool>(),
     ) {
@@ -320,8 +437,8 @@ proptest! {
         if let Ok(mut proof) = open(&bytes) {
             let _ = proof.verify_chain(None);
             let _ = proof.verify_signature(&[]);
-            for index in 0..proof.header().count {
-                prop_assert_eq!(proof.leaf_at(index).unwrap().is_none(), proof.is_cut());
+            for index in 0..u64::from(proof.header().entries) {
+                let _ = proof.leaf_at(index).unwrap();
             }
         }
     }

@@ -8,7 +8,7 @@ use hlc::Hlc;
 
 use super::builder::ProofBuilder;
 use super::layout::{BLOCKS_AT, ProofHeader};
-use super::reader::ProofError;
+use super::reader::{PlacedProof, ProofError};
 use super::{Digest, FrameLeaves, proof_name, proof_start};
 use crate::disk::{Disk, DiskFile};
 use crate::journal::{
@@ -16,7 +16,7 @@ use crate::journal::{
 };
 
 /// Blocks are written when there are so many bytes of them.
-const WRITE_BYTES: u64 = 1 << 20;
+pub(super) const WRITE_BYTES: u64 = 1 << 20;
 
 /// Why a proof cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -168,37 +168,11 @@ fn add_read(
     }
 }
 
-fn put(file: &dyn DiskFile, bytes: &[u8], at: u64) -> io::Result<u64> {
+pub(super) fn put(file: &dyn DiskFile, bytes: &[u8], at: u64) -> io::Result<u64> {
     if !bytes.is_empty() {
         file.write_at(&mut [io::IoSlice::new(bytes)], at)?;
     }
     Ok(at + bytes.len() as u64)
-}
-
-/// Cuts the leaves off the proof of the stretch that begins at `start`, of which nothing is kept any
-/// more; whether there were any. One that cannot be used stays as it is.
-///
-/// # Errors
-/// The disk fails.
-pub(crate) fn cut_proof(disk: &dyn Disk, start: u64) -> io::Result<bool> {
-    let file = match disk.open(&proof_name(start)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        file => file?,
-    };
-    if file.length()? <= BLOCKS_AT {
-        return Ok(false);
-    }
-    match ProofHeader::read(&*file) {
-        Ok(_) => {}
-        Err(ProofError::Disk(error)) => return Err(error),
-        Err(error) => {
-            tracing::warn!(start, %error, "a proof cannot be used, and stays as it is");
-            return Ok(false);
-        }
-    }
-    file.truncate(BLOCKS_AT)?;
-    file.sync()?;
-    Ok(true)
 }
 
 /// The chain where the segment at `start` begins: where the proof before it ends. `None` if that
@@ -212,8 +186,11 @@ pub fn chain_before(disk: &dyn Disk, start: u64) -> Result<Option<Digest>, Proof
     }
     let starts = disk.list()?.into_iter().filter_map(|name| proof_start(&name));
     let Some(before) = starts.filter(|other| *other < start).max() else { return Ok(None) };
-    match ProofHeader::read(&*disk.open(&proof_name(before))?) {
-        Ok(header) => Ok((header.end == start).then_some(header.after)),
+    match PlacedProof::read_all(&*disk.open(&proof_name(before))?) {
+        Ok(proofs) => {
+            let last = proofs.last().map(|proof| proof.header).filter(|last| last.end == start);
+            Ok(last.map(|last| last.after))
+        }
         Err(ProofError::Unfinished) => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,9 +1,9 @@
-//! The proof of a segment: its header, whether what it claims holds, then its leaves.
+//! The proofs of segments: of each its header, whether what it claims holds, then its leaves.
 
 use std::sync::Arc;
 
 use serde::Serialize;
-use storage::proof::{Proof, ProofError, ProofHeader};
+use storage::proof::{PlacedProof, Proof, ProofError, ProofHeader};
 
 use super::{Inspected, Printer, hex, stamp};
 use crate::table::Table;
@@ -19,6 +19,7 @@ struct HeaderLine<'a> {
     last: String,
     chain_before: String,
     chain_after: String,
+    root: String,
     signed_by: Option<String>,
     signature: Option<String>,
     chain: String,
@@ -41,16 +42,32 @@ struct FaultLine<'a> {
 }
 
 pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow::Result<()> {
-    let mut proof = match Proof::open(Arc::clone(&inspected.file)) {
-        Ok(proof) => proof,
+    let placed = match PlacedProof::read_all(&*inspected.file) {
+        Ok(placed) => placed,
         Err(ProofError::Disk(error)) => return Err(error.into()),
         Err(error) => return print_fault(inspected, &error, printer),
     };
+    let mut left = printer.args.frames.unwrap_or(u64::MAX);
+    for placed in placed {
+        match Proof::open_placed(Arc::clone(&inspected.file), placed) {
+            Ok(proof) => print_proof(inspected, proof, &mut left, printer)?,
+            Err(ProofError::Disk(error)) => return Err(error.into()),
+            Err(error) => print_fault(inspected, &error, printer)?,
+        }
+    }
+    Ok(())
+}
+
+/// Prints a proof, and of its leaves at most those that are `left` to print.
+fn print_proof(
+    inspected: &Inspected,
+    mut proof: Proof,
+    left: &mut u64,
+    printer: &mut Printer<'_>,
+) -> anyhow::Result<()> {
     let chain = match proof.verify_chain(None) {
         Err(fault) => fault.to_string(),
-        Ok(()) if proof.is_cut() => {
-            "leaves were cut off: nothing is kept of the segment".to_owned()
-        }
+        Ok(()) if proof.is_cut() => "ok; no leaves: nothing is kept of the segment".to_owned(),
         Ok(()) => "ok".to_owned(),
     };
     let signature = match proof.verify_signature(&[]) {
@@ -60,19 +77,19 @@ pub(super) fn print(inspected: &Inspected, printer: &mut Printer<'_>) -> anyhow:
     };
     print_header(inspected, proof.header(), [chain, signature], printer)?;
     let from = printer.args.from;
-    let mut left = printer.args.frames.unwrap_or(u64::MAX);
-    for index in 0..proof.header().count {
-        let Some(leaf) = proof.leaf_at(index)? else { break };
+    for index in 0..u64::from(proof.header().entries) {
+        // Where leaves were taken out, one hash stands for several.
+        let Some(leaf) = proof.leaf_at(index)? else { continue };
         if leaf.position < from {
             continue;
         }
-        if left == 0 {
+        if *left == 0 {
             if !printer.args.json {
                 printer.text(&format!("more follows: --from {}\n", leaf.position))?;
             }
             break;
         }
-        left -= 1;
+        *left -= 1;
         if printer.args.json {
             printer.json(&LeafLine {
                 file: &inspected.name,
@@ -118,6 +135,7 @@ fn print_header(
             last: header.last.to_string(),
             chain_before: header.before.to_string(),
             chain_after: header.after.to_string(),
+            root: header.root.to_string(),
             signed_by,
             signature: header.signature.map(|signature| hex(&signature.bytes)),
             chain,
@@ -131,6 +149,7 @@ fn print_header(
     row("first entry", stamp(header.first));
     row("last entry", stamp(header.last));
     row("chain before", header.before.to_string());
+    row("root", header.root.to_string());
     row("chain after", header.after.to_string());
     row("chain", chain);
     row("signed by", signed_by.unwrap_or_default());

@@ -1,0 +1,162 @@
+//! Writing proofs anew, of which leaves are taken out: what they spoke of is gone. Those of one part, or of a
+//! stretch of which nothing is left, become one file.
+
+use std::io;
+
+use super::builder::BlockFiller;
+use super::layout::{BLOCKS_AT, ProofEntry, ProofHeader};
+use super::reader::{PlacedProof, Proof, ProofError};
+use super::tree::Thinning;
+use super::write::{WRITE_BYTES, put};
+use super::{proof_name, proof_start};
+use crate::disk::{Disk, DiskFile, create_anew};
+
+/// Which leaves stay.
+pub(crate) enum Keep<'a> {
+    /// Those of the frames at these positions, which rise.
+    At(&'a [u64]),
+    /// None.
+    Nothing,
+}
+
+/// Makes one file of the proofs in the files that begin at `starts`, one behind the other, with the leaves
+/// that stay. Whether it did: where one of them cannot be used, or does not follow the one before, all stay
+/// as they are. `pace` is asked every MiB, and may end it.
+///
+/// # Errors
+/// The disk fails, or `pace` does; nothing has changed then.
+pub(crate) fn rewrite_proofs(
+    disk: &dyn Disk,
+    starts: &[u64],
+    keep: &Keep<'_>,
+    pace: &mut dyn FnMut() -> io::Result<()>,
+) -> io::Result<bool> {
+    let [first, others @ ..] = starts else { return Ok(false) };
+    let name = proof_name(*first);
+    let new_name = format!("{name}.new");
+    let file = create_anew(disk, &new_name)?;
+    let mut rewriting = Rewriting { disk, file: &*file, at: 0, next: *first, pace };
+    let written = starts.iter().try_for_each(|start| rewriting.file(*start, keep));
+    let written = match written {
+        Ok(()) => file.sync(),
+        Err(error) => {
+            disk.remove(&new_name)?;
+            let ProofError::Disk(error) = error else {
+                tracing::warn!(start = first, %error, "a proof cannot be used, and stays as it is");
+                return Ok(false);
+            };
+            Err(error)
+        }
+    };
+    written.and_then(|()| disk.rename(&new_name, &name))?;
+    disk.sync_names()?;
+    // The next start removes those that are left, if this does not.
+    for start in others {
+        disk.remove(&proof_name(*start))?;
+    }
+    Ok(true)
+}
+
+struct Rewriting<'a> {
+    disk: &'a dyn Disk,
+    file: &'a dyn DiskFile,
+    /// Where the next proof is written.
+    at: u64,
+    /// Where it has to begin.
+    next: u64,
+    pace: &'a mut dyn FnMut() -> io::Result<()>,
+}
+
+impl Rewriting<'_> {
+    fn file(&mut self, start: u64, keep: &Keep<'_>) -> Result<(), ProofError> {
+        let file = self.disk.open(&proof_name(start))?;
+        for placed in PlacedProof::read_all(&*file)? {
+            let ProofHeader { start: found, end, .. } = placed.header;
+            if found != self.next {
+                return Err(ProofError::Apart { expected: self.next, found });
+            }
+            let kept = match keep {
+                Keep::At(positions) => {
+                    let place = |bound| positions.partition_point(|position| *position < bound);
+                    &positions[place(found)..place(end)]
+                }
+                Keep::Nothing => &[],
+            };
+            self.proof(Proof::open_placed(std::sync::Arc::clone(&file), placed)?, kept)?;
+            self.next = end;
+        }
+        Ok(())
+    }
+
+    fn proof(&mut self, mut proof: Proof, kept: &[u64]) -> Result<(), ProofError> {
+        let header = *proof.header();
+        // What does not lead to its root is not made to look as if it did.
+        if let Err(fault) = proof.verify_chain(None) {
+            let fault = io::Error::new(io::ErrorKind::InvalidData, fault.to_string());
+            tracing::warn!(start = header.start, %fault, "a proof is not thinned out");
+            return Err(ProofError::Header);
+        }
+        let mut blocks = BlockFiller::new(header.start);
+        let mut at = self.at + BLOCKS_AT;
+        if !kept.is_empty() {
+            let mut thinning = Thinning::default();
+            proof.each(&mut |entry| {
+                match entry {
+                    ProofEntry::Leaf(position, _) if kept.binary_search(&position).is_ok() => {
+                        thinning
+                            .take()
+                            .into_iter()
+                            .for_each(|it| blocks.add(ProofEntry::Removed(it)));
+                        thinning.keep();
+                        blocks.add(entry);
+                    }
+                    entry => thinning.remove(entry.subtree()),
+                }
+                if blocks.filled_bytes() >= WRITE_BYTES {
+                    (self.pace)()?;
+                    at = put(self.file, &blocks.take(), at)?;
+                }
+                Ok(())
+            })?;
+            thinning.take().into_iter().for_each(|it| blocks.add(ProofEntry::Removed(it)));
+        }
+        let entries = blocks.finish();
+        at = put(self.file, &blocks.take(), at)?;
+        put(self.file, &ProofHeader { entries, ..header }.encode(), self.at)?;
+        self.at = at;
+        Ok(())
+    }
+}
+
+/// Removes files of proofs that are in an earlier file too: a crash came between.
+///
+/// # Errors
+/// The disk fails.
+pub(crate) fn remove_overtaken(disk: &dyn Disk) -> io::Result<()> {
+    let mut starts: Vec<u64> = disk.list()?.iter().filter_map(|name| proof_start(name)).collect();
+    starts.sort_unstable();
+    let mut before: Vec<PlacedProof> = Vec::new();
+    for start in starts {
+        let name = proof_name(start);
+        let proofs = match PlacedProof::read_all(&*disk.open(&name)?) {
+            Ok(proofs) => proofs,
+            Err(ProofError::Disk(error)) => return Err(error),
+            Err(_) => continue,
+        };
+        if is_overtaken(&proofs, &before) {
+            disk.remove(&name)?;
+        } else {
+            before = proofs;
+        }
+    }
+    Ok(())
+}
+
+/// Whether all proofs of a file are in the one before it, where fewer leaves may be.
+pub(crate) fn is_overtaken(proofs: &[PlacedProof], before: &[PlacedProof]) -> bool {
+    let same = |proof: &PlacedProof| {
+        let of = |proof: &PlacedProof| (proof.header.start, proof.header.end, proof.header.after);
+        before.iter().any(|before| of(before) == of(proof))
+    };
+    !proofs.is_empty() && proofs.iter().all(same)
+}
