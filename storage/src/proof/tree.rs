@@ -108,6 +108,8 @@ mod tests {
         }
     }
 
+    type Stays = fn(&(bool, bool)) -> bool;
+
     fn leaf(nth: u64) -> Subtree {
         Subtree { leaves: 1, digest: Digest(*blake3::hash(&nth.to_le_bytes()).as_bytes()) }
     }
@@ -123,7 +125,7 @@ mod tests {
             let mut at_first = HashTree::default();
             row.iter().for_each(|(leaf, _)| at_first.add(*leaf).unwrap());
             prop_assert_eq!(at_first.root(), root_of(&leaves));
-            let rounds: [fn(&(bool, bool)) -> bool; 3] = [|kept| kept.0, |kept| kept.0 && kept.1, |_| false];
+            let rounds: [Stays; 3] = [|kept| kept.0, |kept| kept.0 && kept.1, |_| false];
             for stays in rounds {
                 let (mut thinning, mut thinned, mut nth) = (Thinning::default(), Vec::new(), 0);
                 for (subtree, is_leaf) in row {
