@@ -113,7 +113,8 @@ fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
         ("segments_indexed", "Segments of the journal indexed in files", &history.indexed),
         ("segments_proved", "Sealed segments of which a proof was written", &history.proved),
         ("parts_filed", "Stretches of the journal rewritten sorted by log", &history.filed),
-        ("filed_bytes", "Bytes that filing wrote", &history.filed_bytes),
+        ("parts_merged", "Stretches of the journal merged into larger ones", &history.merged),
+        ("filed_bytes", "Bytes that filing and merging wrote", &history.filed_bytes),
         ("files_removed", "Data files removed", &history.removed),
         ("punched_bytes", "Bytes given back inside of files that stay", &history.punched_bytes),
         (

@@ -34,12 +34,18 @@ pub(crate) enum Shape {
     Short,
     /// More than a hundred, of very many logs.
     Long,
+    /// As many, which are merged.
+    Merged,
 }
 
 impl Shape {
     /// That of the world of a seed.
     pub(crate) fn of(seed: u64) -> Shape {
-        if seed % 24 == 6 { Shape::Long } else { Shape::Short }
+        match seed % 24 {
+            6 => Shape::Long,
+            18 => Shape::Merged,
+            _ => Shape::Short,
+        }
     }
 }
 
@@ -51,8 +57,9 @@ const FLIGHT_BYTES: usize = 8 << 10;
 fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
     let (segment_bytes_max, segment_frames_max) = match shape {
         Shape::Short => (24 << 10, 60),
-        Shape::Long => (4 << 10, 10),
+        Shape::Long | Shape::Merged => (4 << 10, 10),
     };
+    let merge_bytes_min = if shape == Shape::Long { 0 } else { 32 << 10 };
     let storage = storage::Options {
         driven_by_hand: true,
         segment_bytes_max,
@@ -61,6 +68,7 @@ fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
         index_bytes_max: 64 << 10,
         idle_logs_max: 4,
         uncovered_parts_max: 3,
+        merge_bytes_min,
         ..storage::Options::default()
     };
     EngineOptions {

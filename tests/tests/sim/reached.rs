@@ -62,6 +62,8 @@ pub(crate) enum Reached {
     Hoarded,
     /// There were more than a hundred stretches of history.
     ManyStretches,
+    /// Stretches of history were merged.
+    Merged,
     /// What was committed long ago was given up.
     OffsetsGivenUp,
     /// A life of the node found this of its catalog.
@@ -97,7 +99,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 44] = [
+pub(crate) const ALL: [Reached; 45] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -122,6 +124,7 @@ pub(crate) const ALL: [Reached; 44] = [
     Reached::FilesLost,
     Reached::Hoarded,
     Reached::ManyStretches,
+    Reached::Merged,
     Reached::OffsetsGivenUp,
     Reached::Catalog(Left::Last),
     Reached::Catalog(Left::Stale),

@@ -108,7 +108,7 @@ pub(crate) fn spawn_all(world: &Rc<World>, chance: &mut Chance) -> Vec<JoinHandl
     actors.push(tokio::task::spawn_local(pinner.run()));
     let scribe = scribe::Scribe::new(world, chance.fork());
     actors.push(tokio::task::spawn_local(scribe.run()));
-    if world.shape == Shape::Long {
+    if world.shape != Shape::Short {
         let hoarder = hoarder::Hoarder::new(world, chance.fork());
         actors.push(tokio::task::spawn_local(hoarder.run()));
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::Engine;
@@ -572,6 +573,9 @@ impl Operator {
         };
         if matches!((what, &done), (OLD_OFFSETS, Ok(1..))) {
             self.world.reach(Reached::OffsetsGivenUp);
+        }
+        if engine.history_stats().merged.load(Ordering::Relaxed) > 0 {
+            self.world.reach(Reached::Merged);
         }
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
     }
