@@ -162,9 +162,10 @@ async fn tell_while_it_opens<T>(
 
 fn open_engine(
     journal: &Path,
-    options: EngineOptions,
+    mut options: EngineOptions,
     format: KafkaFormat,
 ) -> anyhow::Result<Arc<Engine>> {
+    options.storage.salt = Uuid::new_v4().as_u64_pair().0;
     let doing = || format!("open the journal in {}", journal.display());
     let disk = RealDisk::open(journal).with_context(doing)?;
     let engine = Engine::open(Arc::new(disk), options, Arc::new(OsClock), Arc::new(format));

@@ -56,6 +56,9 @@ pub struct Options {
     /// Parts of at most this many bytes are merged with their neighbours first; larger ones, in levels,
     /// later. If it is 0, none are.
     pub merge_bytes_min: u64,
+    /// A secret of this life of the store: payloads that are made by whoever does not know it cannot pose as
+    /// frames. A service draws it at random.
+    pub salt: u64,
     /// Whether indexing and filing wait for [`Store::tend`], and are not done by a thread of their own.
     /// A run of a test replays only so.
     pub tended_by_hand: bool,
@@ -79,6 +82,7 @@ impl Default for Options {
             idle_logs_max: 4096,
             uncovered_parts_max: 8,
             merge_bytes_min: 64 << 10,
+            salt: 0,
             tended_by_hand: false,
             driven_by_hand: false,
             proofs: true,

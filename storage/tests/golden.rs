@@ -315,7 +315,10 @@ fn f12_every_field_stands_where_the_document_says() {
     let disk = a_small_store();
     let file = disk.bytes("00000000000000000000.journal");
     assert_eq!(&file[..8], b"FFSEGMNT");
-    assert_eq!((u32_at(&file, 8), u32_at(&file, 12), u64_at(&file, 16)), (1, 0, 0));
+    assert_eq!((u32_at(&file, 8), u32_at(&file, 12), u64_at(&file, 16)), (2, 0, 0));
+    let salt = blake3::derive_key("freezeframe journal segment salt", &[0; 16]);
+    assert_eq!(file[24..32], salt[..8], "of no secret, and position 0");
+    assert_eq!(file[32..60], [0; 28]);
     assert_eq!(u32_at(&file, 60), crc32c::crc32c(&file[..60]));
 
     let frame = &file[64..64 + 80];
@@ -331,7 +334,9 @@ fn f12_every_field_stands_where_the_document_says() {
     assert_eq!((u32_at(frame, 40), u32_at(frame, 44)), (2, 3));
     assert_eq!((u64_at(frame, 48) as i64, u64_at(frame, 56)), (-1, 1_795_251_600_000));
     assert_eq!((u64_at(frame, 64), frame[72]), (0, 7));
-    assert_eq!(frame[73..], [0; 7]);
+    assert_eq!(frame[73..76], [0; 3]);
+    let sealed = [&file[24..32], &[0; 8], &frame[8..76]].concat();
+    assert_eq!(u32_at(frame, 76), crc32c::crc32c(&sealed));
     assert_eq!(file[158..160], [0; 2], "padding");
     assert_eq!(&file[160..164], b"FFJ1");
     let third = 64 + 96 + 104;
@@ -470,7 +475,7 @@ fn the_golden_files_open_and_read_back() {
 #[test]
 fn headers_have_the_documented_lengths() {
     assert_eq!((FRAME_BYTES, SEGMENT_HEADER_BYTES), (80, 64));
-    assert_eq!(SegmentHeader { start: 5 }.encode().len(), 64);
+    assert_eq!(SegmentHeader { start: 5, salt: 0 }.encode().len(), 64);
     let frame = Frame {
         length: 0,
         payload_crc: 0,

@@ -10,14 +10,15 @@ mod harness;
 
 use std::io::IoSlice;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use harness::{Random, Rig, append, manual_clock};
-use hlc::Cut;
+use hlc::{Cut, Hlc, UserTime};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use storage::disk::{Disk, MemoryDisk};
-use storage::journal::{FRAME_BYTES, SEGMENT_HEADER_BYTES};
+use storage::journal::{FRAME_BYTES, Frame, SEGMENT_HEADER_BYTES};
 use storage::{Compacted, Durability, Kept, LogId, Offset, Options};
 
 const LOGS: u64 = 4;
@@ -311,4 +312,43 @@ fn a_forgery_that_changes_nothing_changes_nothing() {
     }
     assert_eq!(storage::check::verify(&disk, &[], &mut |_| {}).unwrap().problems, [""; 0]);
     live(&disk).unwrap();
+}
+
+/// Whoever writes payloads knows where in the journal they will stand. When the machine stops while such a payload is
+/// written, and loses the header before it, what poses as frames in it must not say what was synced.
+#[test]
+fn a_payload_cannot_pose_as_frames() {
+    let frame = |position: u64| Frame {
+        length: 0,
+        payload_crc: 0,
+        stamp: Hlc::MAX,
+        log: LogId(1),
+        base: Offset(0),
+        count: 1,
+        epoch: 0,
+        user_min: UserTime(0),
+        user_max: UserTime(0),
+        synced_to: position,
+        kind: 0,
+    };
+    // Without the salt, and as a store that has none.
+    for sealed in [false, true] {
+        let (disk, clock) = (MemoryDisk::new(), manual_clock());
+        let rig = Rig::open(&disk, Options { salt: 0x5eed, ..options() }, &clock).unwrap();
+        rig.append(vec![append(1, &[1; 40])], Durability::Synced).remove(0).unwrap();
+        let torn = rig.store.stats().journal_end.load(Ordering::Relaxed);
+        let position = torn + FRAME_BYTES as u64;
+        let posing = match sealed {
+            true => frame(position).encode_sealed(position, 0),
+            false => frame(position).encode(position),
+        };
+        rig.append(vec![append(1, &posing)], Durability::Written).remove(0).unwrap();
+        let killed = disk.after_kill();
+        drop(rig);
+        let (name, at) = ("00000000000000000000.journal", (torn + SEGMENT_HEADER_BYTES) as usize);
+        let header_is_lost = IoSlice::new(&[0; FRAME_BYTES]);
+        killed.open(name).unwrap().write_at(&mut [header_is_lost], at as u64).unwrap();
+        let rig = Rig::open(&killed, options(), &clock).unwrap();
+        assert_eq!(rig.all([LogId(1)]).len(), 1, "the torn one is gone, and nothing else");
+    }
 }

@@ -363,7 +363,7 @@ mod tests {
             drop(Home::take(&made.0, || "c".to_owned()).unwrap());
             fs::create_dir(made.0.join("journal")).unwrap();
             for start in [0, 88, 176] {
-                let mut bytes = SegmentHeader { start }.encode().to_vec();
+                let mut bytes = SegmentHeader { start, salt: 0 }.encode().to_vec();
                 if start < 176 {
                     bytes.extend(made.frame(start, b"payload!"));
                 }
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(healthy["verified"]["head_position"], 176);
         assert_eq!(healthy["verified"]["proofs"][1]["chain"], healthy["verified"]["head"]);
         run(&made.args(vec![])).unwrap();
-        let header = SegmentHeader { start: 88 }.encode();
+        let header = SegmentHeader { start: 88, salt: 0 }.encode();
         made.write(&segment_name(88), &[&header[..], &made.frame(88, b"pAyload!")].concat());
         let checked = made.checked();
         let first = &checked["verified"]["first_changed"];

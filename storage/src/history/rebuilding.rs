@@ -299,6 +299,8 @@ fn entries_of_journal(
             Ok(())
         }
     }
-    let segment = Arc::new(Segment::new(listed.start, Arc::clone(data)));
+    let segment = Segment::read(Arc::clone(data), listed.start)?;
+    let segment = segment.ok_or_else(|| data.damaged(0, "the segment's header"))?;
+    let segment = Arc::new(segment);
     scan_sealed(&segment, listed.end, &mut Collect(found)).map_err(io::Error::other)
 }

@@ -7,6 +7,8 @@ use crate::log::{LogId, Offset};
 
 /// The length of a frame's header.
 pub const FRAME_BYTES: usize = 80;
+/// Where the seal stands.
+const SEAL_AT: usize = 76;
 /// Frames begin at multiples of this.
 pub const PAYLOAD_ALIGN: u64 = 8;
 /// No payload is longer than this: a longer length is damage, not a reason to allocate.
@@ -68,8 +70,21 @@ impl Frame {
     /// The first four bytes of each frame.
     pub const MAGIC: [u8; 4] = *b"FFJ1";
 
-    /// The bytes of the header of a frame that begins at `position`.
+    /// The bytes of the header of a frame that begins at `position`, without a seal: in a base.
     pub fn encode(&self, position: u64) -> [u8; FRAME_BYTES] {
+        self.encode_with(position, |_| 0)
+    }
+
+    /// The bytes of the header of a frame that begins at `position` in a segment of this salt.
+    pub fn encode_sealed(&self, position: u64, salt: u64) -> [u8; FRAME_BYTES] {
+        self.encode_with(position, |bytes| seal_of(bytes, position, salt))
+    }
+
+    fn encode_with(
+        &self,
+        position: u64,
+        seal: impl FnOnce(&[u8; FRAME_BYTES]) -> u32,
+    ) -> [u8; FRAME_BYTES] {
         let mut bytes = [0; FRAME_BYTES];
         let mut at = 0;
         let mut put = |field: &[u8]| {
@@ -89,6 +104,8 @@ impl Frame {
         put(&self.user_max.0.to_le_bytes());
         put(&self.synced_to.to_le_bytes());
         put(&[self.kind]);
+        let seal = seal(&bytes);
+        bytes[SEAL_AT..].copy_from_slice(&seal.to_le_bytes());
         let crc = header_crc(&bytes, position);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -126,6 +143,21 @@ impl Frame {
         })
     }
 
+    /// Reads the header of a frame that begins at `position` in a segment of this salt. Nobody who does not
+    /// know the salt can make bytes that are one.
+    ///
+    /// # Errors
+    /// As [`Frame::decode`].
+    pub fn decode_sealed(
+        bytes: &[u8; FRAME_BYTES],
+        position: u64,
+        salt: u64,
+    ) -> Result<Frame, FrameError> {
+        let frame = Frame::decode(bytes, position)?;
+        let is_sealed = bytes[SEAL_AT..] == seal_of(bytes, position, salt).to_le_bytes();
+        if is_sealed { Ok(frame) } else { Err(FrameError::Header) }
+    }
+
     /// The offset behind its last; none is behind the largest.
     pub fn end_offset(&self) -> Offset {
         Offset(self.base.0.saturating_add(u64::from(self.count)))
@@ -140,6 +172,13 @@ impl Frame {
     pub fn end(&self, position: u64) -> u64 {
         position + FRAME_BYTES as u64 + padded(u64::from(self.length))
     }
+}
+
+/// What the salt makes of a header.
+fn seal_of(bytes: &[u8; FRAME_BYTES], position: u64, salt: u64) -> u32 {
+    let crc = crc32c::crc32c(&salt.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &position.to_le_bytes());
+    crc32c::crc32c_append(crc, &bytes[8..SEAL_AT])
 }
 
 fn header_crc(bytes: &[u8; FRAME_BYTES], position: u64) -> u32 {
@@ -177,6 +216,16 @@ mod tests {
     #[test]
     fn a_frame_that_stands_at_another_position_is_no_frame() {
         assert_eq!(Frame::decode(&frame().encode(800), 808), Err(FrameError::Header));
+    }
+
+    #[test]
+    fn a_frame_of_a_segment_of_another_salt_is_no_frame_there() {
+        let sealed = frame().encode_sealed(800, 5);
+        assert_eq!(Frame::decode_sealed(&sealed, 800, 5), Ok(frame()));
+        assert_eq!(Frame::decode(&sealed, 800), Ok(frame()));
+        for other in [sealed, frame().encode(800)] {
+            assert_eq!(Frame::decode_sealed(&other, 800, 6), Err(FrameError::Header));
+        }
     }
 
     #[test]

@@ -282,7 +282,7 @@ fn scan(
             return Ok(Some(FrameError::Short));
         };
         let header = bytes.try_into().expect("a window gives what it was asked for");
-        let frame = match Frame::decode(header, position) {
+        let frame = match Frame::decode_sealed(header, position, segment.salt()) {
             Ok(frame) => frame,
             Err(reason) => return Ok(Some(reason)),
         };
@@ -364,7 +364,7 @@ fn scan_for_synced(segment: &Segment, from: u64) -> io::Result<u64> {
     let (mut position, mut synced_to) = (from, 0);
     while let Some(bytes) = window.get(position, FRAME_BYTES)? {
         let header = bytes.try_into().expect("a window gives what it was asked for");
-        match Frame::decode(header, position) {
+        match Frame::decode_sealed(header, position, segment.salt()) {
             // No frame knows more to be synced than stands before it: bytes of a payload may.
             Ok(frame) if frame.synced_to <= position => {
                 synced_to = synced_to.max(frame.synced_to);

@@ -11,7 +11,7 @@ use crate::disk::{Disk, DiskFile, is_out_of_descriptors};
 /// The length of a segment's header; positions begin behind it.
 pub const SEGMENT_HEADER_BYTES: u64 = 64;
 const MAGIC: &[u8; 8] = b"FFSEGMNT";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const SUFFIX: &str = ".journal";
 
 /// The name of the segment that begins at `start`.
@@ -31,15 +31,26 @@ pub fn segment_start(name: &str) -> Option<u64> {
 pub struct SegmentHeader {
     /// The position of its first frame.
     pub start: u64,
+    /// What seals its frames. Whoever writes payloads does not know it.
+    pub salt: u64,
 }
 
 impl SegmentHeader {
+    /// That of a segment which begins at `start`, in a life of the store with this secret.
+    pub(crate) fn salted(start: u64, secret: u64) -> SegmentHeader {
+        let bytes = [secret.to_le_bytes(), start.to_le_bytes()].concat();
+        let derived = blake3::derive_key("freezeframe journal segment salt", &bytes);
+        let salt = u64::from_le_bytes(derived[..8].try_into().expect("eight bytes of 32"));
+        SegmentHeader { start, salt }
+    }
+
     /// The bytes.
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES as usize] {
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.start.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.salt.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -52,7 +63,8 @@ impl SegmentHeader {
         if &bytes[..8] != MAGIC || version != VERSION || crc != crc32c::crc32c(&bytes[..60]) {
             return None;
         }
-        Some(SegmentHeader { start: u64::from_le_bytes(bytes[16..24].try_into().ok()?) })
+        let u64_at = |at: usize| Some(u64::from_le_bytes(bytes[at..at + 8].try_into().ok()?));
+        Some(SegmentHeader { start: u64_at(16)?, salt: u64_at(24)? })
     }
 }
 
@@ -63,14 +75,14 @@ pub struct Segment {
     pub start: u64,
     /// The file.
     pub data: Arc<DataFile>,
+    salt: u64,
     /// Why it could not be synced, if so: from then on it cannot be.
     sync_failed: Mutex<Option<String>>,
 }
 
 impl Segment {
-    /// The segment that begins at `start`, in a file that is open.
-    pub(crate) fn new(start: u64, data: Arc<DataFile>) -> Segment {
-        Segment { start, data, sync_failed: Mutex::default() }
+    fn new(SegmentHeader { start, salt }: SegmentHeader, data: Arc<DataFile>) -> Segment {
+        Segment { start, data, salt, sync_failed: Mutex::default() }
     }
 
     /// Puts it on stable storage. Never tried again after a failure, by whomever: the kernel forgets
@@ -88,29 +100,37 @@ impl Segment {
         })
     }
 
-    /// Creates the segment that begins at `start`, its header and name on stable storage.
-    pub(crate) fn create(disk: &dyn Disk, start: u64) -> io::Result<Segment> {
-        let name = segment_name(start);
+    /// Creates a segment, its header and name on stable storage.
+    pub(crate) fn create(disk: &dyn Disk, header: SegmentHeader) -> io::Result<Segment> {
+        let name = segment_name(header.start);
         let file = disk.create(&name)?;
-        let header = SegmentHeader { start }.encode();
-        file.write_at(&mut [io::IoSlice::new(&header)], 0)?;
+        file.write_at(&mut [io::IoSlice::new(&header.encode())], 0)?;
         file.sync()?;
         disk.sync_names()?;
         let data = DataFile::new(name, file);
         data.set_final(SEGMENT_HEADER_BYTES);
-        Ok(Segment::new(start, Arc::new(data)))
+        Ok(Segment::new(header, Arc::new(data)))
     }
 
     /// Opens a segment; `None` if its header is not whole.
     pub(crate) fn open(disk: &dyn Disk, name: &str, start: u64) -> io::Result<Option<Segment>> {
-        let file = disk.open(name)?;
+        let data = Arc::new(DataFile::new(name.to_owned(), disk.open(name)?));
+        Segment::read(data, start)
+    }
+
+    /// The segment that begins at `start`, in a file that is open; `None` if its header is not whole.
+    pub(crate) fn read(data: Arc<DataFile>, start: u64) -> io::Result<Option<Segment>> {
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
-        if file.read_at(&mut bytes, 0)? < bytes.len() {
+        if data.file().read_at(&mut bytes, 0)? < bytes.len() {
             return Ok(None);
         }
-        let whole = SegmentHeader::decode(&bytes).is_some_and(|header| header.start == start);
-        let data = || Arc::new(DataFile::new(name.to_owned(), file));
-        Ok(whole.then(|| Segment::new(start, data())))
+        let header = SegmentHeader::decode(&bytes).filter(|header| header.start == start);
+        Ok(header.map(|header| Segment::new(header, data)))
+    }
+
+    /// What seals its frames.
+    pub(crate) fn salt(&self) -> u64 {
+        self.salt
     }
 
     /// Its name in the journal's directory.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::blocks::Blocks;
 use super::frame::{FRAME_BYTES, Frame, padded};
-use super::segment::{Segment, Segments};
+use super::segment::{Segment, SegmentHeader, Segments};
 use crate::disk::{Disk, is_full};
 use crate::proof::{Digest, FrameLeaf, FrameLeaves, LeafHasher};
 use crate::reserve::{Reserve, refusal};
@@ -37,6 +37,8 @@ pub(crate) enum WriteError {
 pub(crate) struct Limits {
     pub(crate) segment_bytes_max: u64,
     pub(crate) segment_frames_max: u64,
+    /// What the salts of segments are made of.
+    pub(crate) salt: u64,
     /// Whether the leaves of frames are kept for a proof.
     pub(crate) proofs: bool,
 }
@@ -61,6 +63,7 @@ pub(crate) struct Journal {
     /// How many frames the current segment holds, and how many it may.
     frames: u64,
     frames_max: u64,
+    salt: u64,
     proofs: bool,
     hasher: LeafHasher,
     /// A leaf for each frame of the current segment; `None` if not all are known.
@@ -111,6 +114,7 @@ impl Journal {
             blocks: Blocks::default(),
             frames,
             frames_max: limits.segment_frames_max,
+            salt: limits.salt,
             proofs: limits.proofs,
             hasher: LeafHasher::default(),
             // A life before may have begun the segment: its leaves are not known here.
@@ -143,7 +147,8 @@ impl Journal {
     ) -> u64 {
         frame.synced_to = self.synced_to;
         let position = self.laid_to;
-        let header = frame.encode(position);
+        let salt = self.current.as_ref().map_or(0, |segment| segment.salt());
+        let header = frame.encode_sealed(position, salt);
         if let (Some(leaves), Some(body)) = (&mut self.leaves, body) {
             let digest = self.hasher.leaf_over(position, &header, payload, body);
             leaves.push(FrameLeaf { position, stamp: frame.stamp, digest });
@@ -238,7 +243,8 @@ impl Journal {
             }
         }
         self.seal(sealed)?;
-        let segment = Segment::create(&*self.disk, self.end).map_err(|error| {
+        let header = SegmentHeader::salted(self.end, self.salt);
+        let segment = Segment::create(&*self.disk, header).map_err(|error| {
             // Half a segment must not stand in the way of the next attempt.
             let _ = self.disk.remove(&super::segment_name(self.end));
             WriteError::Refused(error)

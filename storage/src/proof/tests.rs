@@ -42,7 +42,7 @@ fn header(position: u64, payload: &[u8]) -> [u8; FRAME_BYTES] {
 
 /// A segment at 800 with a frame for each length, its end, and a proof of it.
 fn segment(lengths: &[usize], key: Option<&SigningKey>) -> (Vec<u8>, u64, Vec<u8>) {
-    let mut bytes = SegmentHeader { start: 800 }.encode().to_vec();
+    let mut bytes = SegmentHeader { start: 800, salt: 0 }.encode().to_vec();
     let mut proof = ProofBuilder::new(800, Digest([9; 32]));
     let mut position = 800;
     for (index, length) in lengths.iter().enumerate() {

@@ -128,6 +128,7 @@ impl<S: Stage> Store<S> {
             history.push_sealed(sealed);
         }
         let limits = Limits {
+            salt: options.salt,
             segment_bytes_max: options.segment_bytes_max,
             segment_frames_max: options.segment_frames_max,
             proofs: options.proofs,
