@@ -21,6 +21,7 @@ use crate::pins::Pins;
 use crate::user_time::{Rules, RulesInForce, UserTimeRule, succeeding};
 use event::Event;
 use forgotten::ForgottenSpans;
+pub(crate) use restating::KnownLogs;
 
 /// The log of events of topics, pins and producer ids.
 pub(crate) const NAMESPACE_LOG: LogId = LogId(0);

@@ -36,7 +36,7 @@ use storage::{Log, LogSource, Offset};
 use crate::engine::{Engine, Events};
 use crate::error::EngineError;
 use crate::namespace::event::Event;
-use crate::namespace::{NAMESPACE_LOG, Namespace, Topic, TopicId};
+use crate::namespace::{KnownLogs, NAMESPACE_LOG, Namespace, Topic, TopicId};
 use crate::retention::is_over;
 use crate::seek::earliest;
 
@@ -156,7 +156,8 @@ impl Engine {
         let engine = Arc::clone(self);
         self.on_a_thread(move || {
             let known = engine.shared.namespace.read().known_logs();
-            Ok(engine.store.forget_logs(&|log| known.has(log))?)
+            let forget = |known: KnownLogs| engine.store.forget_logs(&|log| known.has(log));
+            Ok(known.map_or(Ok(0), forget)?)
         })
         .await
     }

@@ -75,12 +75,13 @@ impl Namespace {
     }
 
     /// Which logs may be asked for: those of topics that are known, all that no partition ever had, and those
-    /// of later ones.
-    pub(crate) fn known_logs(&self) -> KnownLogs {
+    /// of later ones. `None` if no topic was ever forgotten: then all.
+    pub(crate) fn known_logs(&self) -> Option<KnownLogs> {
+        self.forgotten.spans().next()?;
         let versions = self.by_id.values().filter_map(|versions| Some(last_of(versions)?.0));
         let partitions = versions.flat_map(|topic| &topic.partitions);
         let logs = partitions.map(|partition| partition.log.id).collect();
-        KnownLogs { logs, next_log: self.next_log }
+        Some(KnownLogs { logs, next_log: self.next_log })
     }
 
     /// The events that restate what there is to know at `horizon` once `forgotten` are, each of at most

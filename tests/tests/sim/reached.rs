@@ -64,6 +64,8 @@ pub(crate) enum Reached {
     ManyStretches,
     /// What was committed long ago was given up.
     OffsetsGivenUp,
+    /// Topics were forgotten that had been deleted.
+    TopicsForgotten,
     /// A life of the node found this of its catalog.
     Catalog(Left),
     /// A catalog failed, and another one was made while the node lived.
@@ -97,7 +99,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 44] = [
+pub(crate) const ALL: [Reached; 45] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -123,6 +125,7 @@ pub(crate) const ALL: [Reached; 44] = [
     Reached::Hoarded,
     Reached::ManyStretches,
     Reached::OffsetsGivenUp,
+    Reached::TopicsForgotten,
     Reached::Catalog(Left::Last),
     Reached::Catalog(Left::Stale),
     Reached::Catalog(Left::Nothing),
