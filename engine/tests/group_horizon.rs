@@ -285,7 +285,7 @@ enum Step {
     DeleteOffsets { group: usize, topic: usize, partition: u32 },
     Save { group: usize, bytes: usize },
     DeleteGroup { group: usize },
-    Turn { topic: usize },
+    Turn { topic: usize, count: u32 },
     Pass { ms: u64 },
     KeepHouse,
     Pin { ms: u64 },
@@ -315,7 +315,7 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         2 => (group(), 0..200usize).prop_map(|(group, bytes)| Step::Save { group, bytes }),
         2 => group().prop_map(|group| Step::DeleteGroup { group }),
-        6 => topic().prop_map(|topic| Step::Turn { topic }),
+        4 => (topic(), 1..6u32).prop_map(|(topic, count)| Step::Turn { topic, count }),
         8 => (1..150u64).prop_map(|ms| Step::Pass { ms }),
         10 => Just(Step::KeepHouse),
         1 => (1..200u64).prop_map(|ms| Step::Pin { ms }),
@@ -338,7 +338,11 @@ async fn take(world: &mut World, step: Step) {
         }
         Step::Save { group, bytes } => world.save(GROUPS[group], vec![7; bytes]).await,
         Step::DeleteGroup { group } => world.delete_group(GROUPS[group]).await,
-        Step::Turn { topic } => world.turn(TOPICS[topic]).await,
+        Step::Turn { topic, count } => {
+            for _ in 0..count {
+                world.turn(TOPICS[topic]).await;
+            }
+        }
         Step::Pass { ms } => world.pass(ms),
         Step::KeepHouse => {
             world.keep_house().await;
