@@ -291,7 +291,10 @@ fn what_was_at_a_moment_is_refused_only_where_a_forgotten_topic_may_have_been() 
         assert!(matches!(world.hash(empty).await, Err(SeekError::BeforeHistory { .. })));
         assert!(world.hash(full).await.is_ok());
         assert!(world.engine.has_known_topic(GONE));
+        // These answers are kept.
         let cached = world.hash(deleted).await.unwrap();
+        let both = [GONE.to_owned(), "stays".to_owned()];
+        world.engine.cut(full, Some(&both), When::Refuse).await.unwrap();
 
         assert_eq!(world.keep_house().await, 10);
         assert!(!world.engine.has_known_topic(GONE));
@@ -305,6 +308,8 @@ fn what_was_at_a_moment_is_refused_only_where_a_forgotten_topic_may_have_been() 
                 assert!(is_before_names(&world.view(GONE, cut).await));
                 assert!(is_before_names(&world.view("never", cut).await));
                 assert_eq!(world.view("stays", cut).await.unwrap(), 0);
+                let refused = world.engine.cut(cut, Some(&both), When::Refuse).await;
+                assert!(is_before_names(&refused));
                 let named = ["stays".to_owned()];
                 world.engine.cut(cut, Some(&named), When::Refuse).await.unwrap();
                 let refused = world.engine.pin("p", cut, When::Refuse, SysTime(START + 9000), None);

@@ -246,3 +246,23 @@ fn bytes_of(change: &TopicChange) -> usize {
 fn texts_of(configs: &BTreeMap<String, String>) -> usize {
     configs.iter().map(|(key, value)| key.len() + value.len() + 2 * LENGTH_BYTES).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_logs_that_partitions_had_are_not_known() {
+        let mut namespace = Namespace::new();
+        assert!(namespace.known_logs().is_none(), "nothing was forgotten");
+        namespace.next_log = 10;
+        namespace.forgotten.extend([(Hlc::from_bits(1), Hlc::from_bits(2))]);
+        let known = namespace.known_logs().unwrap();
+        for log in [0, 1, 10, 11, 1 << 48, u64::MAX] {
+            assert!(known.has(LogId(log)), "{log}");
+        }
+        for log in 2..10 {
+            assert!(!known.has(LogId(log)), "{log}");
+        }
+    }
+}
