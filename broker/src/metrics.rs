@@ -123,6 +123,7 @@ fn journal(page: &mut Page<'_>, parts: &Parts) -> fmt::Result {
             &history.rebuilt,
         ),
         ("logs_compacted", "Times that a log's beginning was compacted", &history.replaced),
+        ("logs_forgotten", "Logs of deleted topics that were forgotten", &history.forgotten),
     ] {
         page.counter(&format!("freezeframe_{name}"), help, now(count))?;
     }

@@ -40,6 +40,7 @@ pub(crate) fn seek_error(error: &SeekError) -> ResponseError {
         SeekError::FarFuture { .. }
         | SeekError::BeforeHistory { .. }
         | SeekError::BeforeOffsets { .. }
+        | SeekError::BeforeNames { .. }
         | SeekError::NoTopic { .. } => ResponseError::InvalidTopicException,
         SeekError::Engine(error) => engine_error(error),
     }

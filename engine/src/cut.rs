@@ -248,6 +248,7 @@ impl Engine {
         let asked = Asked::new(at, topics);
         let is_whole: &dyn Fn(&Horizon, Offset) -> bool = &|horizon, _| is_kept(horizon, at);
         if let Some(known) = self.cuts.get(&asked) {
+            self.check_names_known(at, asked.topics.is_none(), &known.topics)?;
             let snapshot = Arc::clone(&known).as_of_now(is_whole)?;
             if !Arc::ptr_eq(&known, &snapshot) {
                 self.cuts.renew(&snapshot);
@@ -271,16 +272,32 @@ impl Engine {
         names: Option<&[Box<str>]>,
     ) -> Result<Vec<Arc<Topic>>, SeekError> {
         let namespace = self.shared.namespace.read();
-        let Some(names) = names else { return Ok(namespace.topics_at(cut)) };
-        names
-            .iter()
-            .map(|name| {
-                namespace.topic_at(name, cut).ok_or_else(|| SeekError::NoTopic {
-                    topic: name.to_string(),
-                    ask: Ask::At(Moment::Sys(cut)),
-                })
-            })
-            .collect()
+        match names {
+            None => namespace.all_at(cut),
+            Some(names) => {
+                let ask = Ask::At(Moment::Sys(cut));
+                names.iter().map(|name| namespace.require_at(name, cut, ask)).collect()
+            }
+        }
+    }
+
+    /// An answer that is kept must not outlive what is known of its topics: whether it is given would hang on
+    /// who asked before.
+    fn check_names_known(
+        &self,
+        cut: Cut,
+        is_of_all: bool,
+        topics: &[Arc<Topic>],
+    ) -> Result<(), SeekError> {
+        let namespace = self.shared.namespace.read();
+        match namespace.forgotten_in(cut) {
+            Some(earliest)
+                if is_of_all || topics.iter().any(|topic| !namespace.knows(&topic.id)) =>
+            {
+                Err(SeekError::BeforeNames { earliest })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// All topics as of `cut`, each with the stamp of its deletion if it was deleted since.
@@ -295,7 +312,7 @@ impl Engine {
         let (at, frontier) = self.settle(cut, when).await?;
         let namespace = self.shared.namespace.read();
         let topics = namespace
-            .topics_at(at)
+            .all_at(at)?
             .into_iter()
             .map(|topic| {
                 let deleted = namespace.deleted(&topic.id);

@@ -13,14 +13,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc, SysTime};
-use storage::Offset;
+use storage::{Log, Offset};
 
 use crate::blocking::{looking_from, on_disk, tip_at};
 use crate::engine::{Engine, Events};
 use crate::error::EngineError;
 use crate::groups::{Compared, GroupDifference, OffsetDifference};
 use crate::namespace::event::Event;
-use crate::namespace::{NAMESPACE_LOG, Partition, Topic, TopicBetween};
+use crate::namespace::{NAMESPACE_LOG, Namespace, Partition, Topic, TopicBetween};
 use crate::seek::{Lost, SeekError, When, earliest, is_kept};
 
 /// How many things may be looked at for one page; what is the same at both moments is not in it.
@@ -88,11 +88,11 @@ pub enum Difference {
 /// What a difference is about. Each can be read back as far as it is kept, and no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// Topics and their settings: as far as there is a server.
+    /// Topics and their settings: as far as none is forgotten that was there at either moment.
     Topics,
     /// What was appended: as far as no record of it was given up.
     Records,
-    /// Pins: as far as there is a server.
+    /// Pins: as far as their events are kept.
     Pins,
     /// Committed offsets.
     Offsets,
@@ -281,8 +281,13 @@ impl Page<'_> {
 
     fn topics(&mut self, mut topic: usize, mut line: usize) -> Result<Next, SeekError> {
         let behind = Next::Place(DiffPlace::Pin(0));
-        let mut all = self.engine.shared.namespace.read().topics_between(self.from, self.until);
-        self.check_topics(&all)?;
+        let mut all = {
+            let namespace = self.engine.shared.namespace.read();
+            let all = namespace.topics_between(self.from, self.until);
+            self.check_known(&namespace)?;
+            self.check_topics(&all, &namespace)?;
+            all
+        };
         // One that came and went in between is at neither moment.
         let is_at_either =
             |between: &TopicBetween| between.before.is_some() || between.deleted.is_none();
@@ -306,11 +311,29 @@ impl Page<'_> {
         Ok(behind)
     }
 
+    /// What was there at either moment has to be known. What came and went in between is in no answer.
+    fn check_known(&self, namespace: &Namespace) -> Result<(), SeekError> {
+        if !self.has(Section::Topics) && !self.has(Section::Records) {
+            return Ok(());
+        }
+        for cut in [self.from, self.until] {
+            let is_known = |name: &String| namespace.topic_at(name, cut).is_some();
+            let are_known = self.topics.is_some_and(|names| names.iter().all(is_known));
+            if let Some(earliest) = namespace.forgotten_in(cut).filter(|_| !are_known) {
+                return Err(SeekError::BeforeNames { earliest });
+            }
+        }
+        Ok(())
+    }
+
     /// One that was asked for by name has to have been there.
-    fn check_topics(&self, all: &[TopicBetween]) -> Result<(), SeekError> {
+    fn check_topics(&self, all: &[TopicBetween], namespace: &Namespace) -> Result<(), SeekError> {
         let is_there = |name: &String| all.iter().any(|between| *between.last.name == **name);
         match self.topics.into_iter().flatten().find(|name| !is_there(name)) {
             Some(name) => {
+                if let Some(earliest) = namespace.forgotten_between(self.from, self.until) {
+                    return Err(SeekError::BeforeNames { earliest });
+                }
                 let (from, until) = (hlc::Moment::Sys(self.from), hlc::Moment::Sys(self.until));
                 Err(SeekError::NoTopic { topic: name.clone(), ask: hlc::Ask::Window(from, until) })
             }
@@ -386,12 +409,13 @@ impl Page<'_> {
             return Ok(behind);
         }
         let log = self.engine.store.log(NAMESPACE_LOG)?;
+        check_pins_kept(&log, self.from)?;
         let (first, end) = (tip_at(&log, self.from)?.end, tip_at(&log, self.until)?.end);
         let mut next = from.max(first);
-        let mut events = Events::new(log, next);
+        let mut events = Events::new(Arc::clone(&log), next);
         while next < end {
             if self.is_full() {
-                return Ok(Next::Place(DiffPlace::Pin(next.0)));
+                break;
             }
             let Some(event) = events.next() else { break };
             let (event, stamp, _) = event.map_err(EngineError::Corrupt)?;
@@ -399,7 +423,10 @@ impl Page<'_> {
             next = Offset(next.0 + 1);
             self.found.extend(pin_difference(event, stamp));
         }
-        Ok(behind)
+        // Given up meanwhile: what was read begins later.
+        check_pins_kept(&log, self.from)?;
+        let is_cut_off = next < end && self.is_full();
+        Ok(if is_cut_off { Next::Place(DiffPlace::Pin(next.0)) } else { behind })
     }
 
     fn offsets(&mut self, last: &[u8]) -> Result<Next, SeekError> {
@@ -465,6 +492,15 @@ enum Next {
 
 fn is_changed(before: &Topic, after: &Topic) -> bool {
     before.partitions.len() != after.partitions.len() || before.config != after.config
+}
+
+/// Pins are told as they were set and removed, by the events of the namespace.
+fn check_pins_kept(log: &Log, from: Cut) -> Result<(), SeekError> {
+    let horizon = log.horizon();
+    match is_kept(&horizon, from) {
+        true => Ok(()),
+        false => Err(SeekError::BeforeNames { earliest: earliest(&horizon) }),
+    }
 }
 
 fn pin_difference(event: Event, stamp: Hlc) -> Option<Difference> {

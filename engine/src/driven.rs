@@ -28,7 +28,7 @@ impl Engine {
     }
 
     /// Every topic that is or was, by its creation, as it is or was last; and when it was deleted, if it
-    /// was. What is kept of them may be nothing.
+    /// was. What is kept of them may be nothing, and those that are forgotten are not among them.
     pub fn topics_ever(&self) -> Vec<(Arc<Topic>, Option<Hlc>)> {
         let namespace = self.shared.namespace.read();
         let mut topics: Vec<_> = namespace.topics_ever().map(|(t, d)| (Arc::clone(t), d)).collect();

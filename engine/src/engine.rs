@@ -87,7 +87,8 @@ impl Shared {
     fn deleted_by(&self, event: &Event, stamp: Hlc) -> Option<Arc<str>> {
         let Event::TopicDeleted { id } = event else { return None };
         let namespace = self.namespace.read();
-        // A journal may delete a topic twice, and means the first.
+        // A journal may delete a topic twice, and means the first. Of one that is forgotten the catalog has
+        // nothing that would end.
         let deletes = namespace.deleted(id) == Some(stamp);
         deletes.then(|| namespace.name_of(id)).flatten()
     }

@@ -245,7 +245,8 @@ impl Engine {
         then.retain(|(topic, partition), commit| {
             let id = |topic: &Arc<Topic>| topic.id;
             let was = namespace.topic_at(topic, cut).as_ref().map(id);
-            // The past of a topic has a name too, and its offsets, and is no topic.
+            // The past of a topic has a name too, and its offsets, and is no topic. One that is forgotten was
+            // not there: offsets of a cut that held it would be known, and then it is.
             let stays = was.is_none() || namespace.topic(topic).map(id) == was;
             if !stays {
                 gone.insert(topic.clone());

@@ -37,7 +37,8 @@ pub struct HousekeepingOptions {
     pub segment_age_min: Duration,
     /// How much memory compaction takes for the keys of one log.
     pub compaction_bytes_max: usize,
-    /// How many bytes of offsets and groups are restated by one event; a larger one has its own.
+    /// How many bytes of offsets and groups, or of topics, are restated by one event; a larger one has its
+    /// own.
     pub restated_bytes_max: usize,
 }
 
@@ -96,7 +97,9 @@ impl Engine {
     async fn give_up_all(self: &Arc<Engine>) -> Result<(), EngineError> {
         let records = self.give_up_old().await.map(drop);
         let groups = self.give_up_old_groups().await.map(drop);
-        records.and(groups)
+        let topics = self.forget_topics().await.map(drop);
+        let logs = self.forget_logs().await.map(drop);
+        records.and(groups).and(topics).and(logs)
     }
 
     /// Gives up what retention says, and removes pins that have expired; how many partitions begin

@@ -24,6 +24,7 @@ mod group_offsets;
 mod groups;
 mod housekeeping;
 mod namespace;
+mod namespace_horizon;
 pub mod pins;
 mod plugins;
 mod producers;
@@ -43,7 +44,9 @@ pub use group_moments::{GroupSet, GroupSetError, OffsetChange, SetMode, Skipped}
 pub use group_offsets::GroupThen;
 pub use groups::{Committed, GroupDifference, GroupOffset, OffsetDifference};
 pub use housekeeping::HousekeepingOptions;
-pub use namespace::event::{Event, OffsetCommit, RestatedGroup, RestatedOffset};
+pub use namespace::event::{
+    Event, OffsetCommit, RestatedChange, RestatedGroup, RestatedOffset, RestatedPin, TopicChange,
+};
 pub use namespace::{Partition, Topic, TopicId, check_topic_name};
 pub use pins::{Hold, Holds, Pin, PinError};
 pub use plugins::{ListedPlugin, PluginFilesError};

@@ -1,9 +1,13 @@
 //! Which topics there are, and were.
 //!
 //! Every version of every topic stays in memory, by stamp: a name is resolved at the moment that is
-//! asked for, so a topic that was deleted since is still there in the past.
+//! asked for, so a topic that was deleted since is still there in the past. One that was deleted, and of
+//! which nothing is kept, is forgotten some time ([`Namespace::forget`]); what stays of it is when there was
+//! something that is not known any more.
 
 pub(crate) mod event;
+mod forgotten;
+mod restating;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,6 +20,8 @@ use crate::error::EngineError;
 use crate::pins::Pins;
 use crate::user_time::{Rules, RulesInForce, UserTimeRule, succeeding};
 use event::Event;
+use forgotten::ForgottenSpans;
+pub(crate) use restating::KnownLogs;
 
 /// The log of events of topics, pins and producer ids.
 pub(crate) const NAMESPACE_LOG: LogId = LogId(0);
@@ -189,6 +195,8 @@ pub(crate) struct Namespace {
     partition_count: usize,
     pub(crate) producer_ids_below: i64,
     pub(crate) pins: Pins,
+    /// When topics were there that are not known any more.
+    forgotten: ForgottenSpans,
 }
 
 impl Namespace {
@@ -210,7 +218,7 @@ impl Namespace {
         (self.current.len(), self.partition_count)
     }
 
-    /// Whether a topic has, or had, that name.
+    /// Whether a topic has, or had, that name; one that is forgotten does not count.
     pub(crate) fn has_known(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
@@ -223,7 +231,8 @@ impl Namespace {
         self.current.values()
     }
 
-    /// The topic of that name in `cut`.
+    /// The topic of that name in `cut`. If there is none, it may be one that is forgotten
+    /// ([`Namespace::forgotten_in`]).
     pub(crate) fn topic_at(&self, name: &str, cut: Cut) -> Option<Arc<Topic>> {
         // The newest id whose creation the cut admits: a name belongs to one topic at a time.
         let ids = self.names.get(name)?;
@@ -233,7 +242,8 @@ impl Namespace {
         })?
     }
 
-    /// All topics in `cut`, by name.
+    /// All topics in `cut`, by name; those that are forgotten are missing
+    /// ([`Namespace::forgotten_in`]).
     pub(crate) fn topics_at(&self, cut: Cut) -> Vec<Arc<Topic>> {
         let mut topics: Vec<Arc<Topic>> =
             self.by_id.values().filter_map(|versions| version_at(versions, cut)).collect();
@@ -241,7 +251,8 @@ impl Namespace {
         topics
     }
 
-    /// Every topic that was there at some time between two cuts, by name and then by age.
+    /// Every topic that was there at some time between two cuts, by name and then by age; those that are
+    /// forgotten are missing ([`Namespace::forgotten_in`], [`Namespace::forgotten_between`]).
     pub(crate) fn topics_between(&self, from: Cut, until: Cut) -> Vec<TopicBetween> {
         let between = |versions: &Versions| TopicBetween::of(versions, from, until);
         let mut topics: Vec<TopicBetween> = self.by_id.values().filter_map(between).collect();
@@ -249,18 +260,19 @@ impl Namespace {
         topics
     }
 
-    /// How many partitions a topic had in `cut`; 0 if it was not there.
+    /// How many partitions a topic had in `cut`; 0 if it was not there, or is forgotten.
     pub(crate) fn partition_count_at(&self, id: &TopicId, cut: Cut) -> usize {
         let topic = self.by_id.get(id).and_then(|versions| version_at(versions, cut));
         topic.map_or(0, |topic| topic.partitions.len())
     }
 
-    /// The name of a topic that is or was.
+    /// The name of a topic that is, or was and is not forgotten.
     pub(crate) fn name_of(&self, id: &TopicId) -> Option<Arc<str>> {
         self.by_id.get(id)?.iter().find_map(|(_, topic)| Some(Arc::clone(&topic.as_ref()?.name)))
     }
 
-    /// Every topic that is or was, as it is or was last, and when it was deleted, if it was.
+    /// Every topic that is or was and is not forgotten, as it is or was last, and when it was deleted, if it
+    /// was.
     pub(crate) fn topics_ever(&self) -> impl Iterator<Item = (&Arc<Topic>, Option<Hlc>)> {
         self.by_id.values().filter_map(last_of)
     }
@@ -270,7 +282,7 @@ impl Namespace {
         self.by_id.get(id).and_then(last_of)
     }
 
-    /// When a topic was deleted, if it was.
+    /// When a topic was deleted, if it was and is not forgotten.
     pub(crate) fn deleted(&self, id: &TopicId) -> Option<Hlc> {
         let (stamp, topic) = self.by_id.get(id)?.last()?;
         topic.is_none().then_some(*stamp)
@@ -332,7 +344,8 @@ impl Namespace {
             | Event::GroupSaved { .. }
             | Event::GroupDeleted { .. }
             | Event::GroupsRestated { .. }
-            | Event::OffsetsSet { .. } => Ok(()),
+            | Event::OffsetsSet { .. }
+            | Event::NamespaceRestated { .. } => Ok(()),
         }
     }
 

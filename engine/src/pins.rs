@@ -18,7 +18,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::blocking::tip_at;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::namespace::event::Event;
+use crate::namespace::event::{Event, RestatedPin};
 use crate::namespace::{Partition, TopicId, name_fault};
 use crate::seek::{SeekError, When};
 
@@ -139,6 +139,35 @@ impl Pins {
 
     pub(crate) fn remove(&mut self, name: &str) {
         self.0.remove(name);
+    }
+
+    /// The pins that were set at `horizon` or before, to be said again.
+    pub(crate) fn restate(&self, horizon: Hlc) -> impl Iterator<Item = RestatedPin> {
+        let set = self.0.iter().filter(move |(_, held)| held.set <= horizon);
+        set.map(|(name, held)| RestatedPin {
+            name: name.to_string(),
+            at: held.at.bound().bits(),
+            expires_ms: held.expires.0,
+            topics: held.topics.clone(),
+            set: held.set.bits(),
+        })
+    }
+
+    /// Sets pins again that were restated.
+    pub(crate) fn take_up(&mut self, pins: Vec<RestatedPin>) {
+        for RestatedPin { name, at, expires_ms, topics, set } in pins {
+            let at = Cut::below(Hlc::from_bits(at));
+            self.set(&name, at, SysTime(expires_ms), topics.as_deref(), Hlc::from_bits(set));
+        }
+    }
+
+    /// Whether a pin, whether it still stands or not, shows a topic that was there from `created` to
+    /// `deleted`, or names it.
+    pub(crate) fn show(&self, topic: &TopicId, created: Hlc, deleted: Hlc) -> bool {
+        self.0.values().any(|held| match &held.topics {
+            None => held.at.admits(created) && !held.at.admits(deleted),
+            Some(_) => held.is_about(Some(topic)),
+        })
     }
 
     fn standing(&self, now: SysTime) -> impl Iterator<Item = (&Arc<str>, &Held)> {
@@ -267,6 +296,7 @@ impl Engine {
     pub fn pins(&self) -> Vec<Pin> {
         let now = self.time_of_pins();
         let namespace = self.shared.namespace.read();
+        // A topic that a pin names is not forgotten.
         let pin = |(name, held): (&Arc<str>, &Held)| Pin {
             name: Arc::clone(name),
             at: held.at,
@@ -307,7 +337,8 @@ impl Engine {
         let now = self.time_of_pins();
         let hold = {
             let namespace = self.shared.namespace.read();
-            // A topic that was deleted before, or made after, is not in a moment, whatever its log has.
+            // A topic that was deleted before, or made after, is not in a moment, whatever its log has. One
+            // that is forgotten is in none that a pin keeps, and has nothing to give up.
             let shows = |at| namespace.partition_count_at(topic, at) > partition.index as usize;
             namespace.pins.latest(topic, now, shows)
         };

@@ -127,7 +127,8 @@ impl Rules {
 }
 
 impl Engine {
-    /// Every topic that is or was of which something may go some time, with the rules for it.
+    /// Every topic that is or was of which something may go some time, with the rules for it. Of one that is
+    /// forgotten everything went.
     pub fn retention_rules(&self) -> Vec<(Arc<Topic>, Rules)> {
         let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
         let namespace = self.shared.namespace.read();
@@ -140,7 +141,7 @@ impl Engine {
             .collect()
     }
 
-    /// The same of one topic.
+    /// The same of one topic; none of one that was forgotten meanwhile.
     pub(crate) fn retention_rules_of(&self, id: &TopicId) -> Option<(Arc<Topic>, Rules)> {
         let (defaults, kept) = (self.topic_defaults(), self.options.deleted_topic_retention);
         let namespace = self.shared.namespace.read();
@@ -153,7 +154,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn is_over(since: SysTime, kept: Duration, now: SysTime) -> bool {
+/// Whether something is to go that is kept for so long from a moment on.
+pub(crate) fn is_over(since: SysTime, kept: Duration, now: SysTime) -> bool {
     now.0 > since.0.saturating_add(millis(kept))
 }
 

@@ -75,6 +75,16 @@ pub enum SeekError {
         /// The earliest bound that a cut of them may have.
         earliest: Hlc,
     },
+    /// A topic that was there at the moment may be forgotten, because nothing of it was kept; or the events
+    /// of pins of that moment were given up.
+    #[error(
+        "what topics and pins there were at the moment is not known any more. it is from {} on",
+        Moment::Sys(Cut::below(*.earliest))
+    )]
+    BeforeNames {
+        /// The bound of the first later cut of which it is known.
+        earliest: Hlc,
+    },
     /// There was no such topic at that moment.
     #[error("there was no such topic at that moment. topic={topic}, moment={ask}")]
     NoTopic {
@@ -390,8 +400,7 @@ impl Engine {
             *known = Some(known.map_or(earlier, |known| known.max(earlier)));
         }
         let (last, known) = self.settle_moment(last, when).await?;
-        let topic = self.shared.namespace.read().topic_at(name, known);
-        let topic = topic.ok_or_else(|| SeekError::NoTopic { topic: name.to_owned(), ask })?;
+        let topic = self.shared.namespace.read().require_at(name, known, ask)?;
         let mut partitions = Vec::new();
         for partition in topic.partitions.iter().filter(|held| wanted.contains(&held.index)) {
             let end = self.end_at(partition, last, known)?;

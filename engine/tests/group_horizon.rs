@@ -90,6 +90,8 @@ struct World {
     /// What was there at each moment.
     history: Vec<(Cut, State)>,
     moved: u64,
+    /// How many topics were forgotten.
+    forgotten: u64,
 }
 
 fn open(
@@ -102,6 +104,7 @@ fn open(
     let options = EngineOptions {
         catalog: Some(catalog.0.clone()),
         offsets_retention: RETENTION,
+        deleted_topic_retention: RETENTION / 2,
         housekeeping,
         ..EngineOptions::default()
     };
@@ -126,6 +129,7 @@ impl World {
             topics: BTreeMap::new(),
             history: Vec::new(),
             moved: 0,
+            forgotten: 0,
         }
     }
 
@@ -186,6 +190,7 @@ impl World {
         let moved = self.engine.give_up_old_groups().await.unwrap();
         self.moved += u64::from(moved);
         assert_eq!(moved, self.engine.offsets_horizon() > before, "{before}");
+        self.forgotten += self.engine.forget_topics().await.unwrap() as u64;
     }
 
     fn restart(&mut self, found: Found) {
@@ -198,6 +203,7 @@ impl World {
     async fn crash(&mut self, at: u64, found: Found, choose: impl FnMut(usize) -> usize) -> bool {
         self.disk.arm(Fault::CrashAt(self.disk.operations() + at));
         let _ = self.engine.give_up_old_groups().await;
+        let _ = self.engine.forget_topics().await;
         let is_down = self.disk.is_down();
         self.disk = self.disk.after_crash(choose);
         let catalog = std::mem::replace(&mut self.catalog, Directory::new());
@@ -279,7 +285,7 @@ enum Step {
     DeleteOffsets { group: usize, topic: usize, partition: u32 },
     Save { group: usize, bytes: usize },
     DeleteGroup { group: usize },
-    Turn { topic: usize },
+    Turn { topic: usize, count: u32 },
     Pass { ms: u64 },
     KeepHouse,
     Pin { ms: u64 },
@@ -288,7 +294,11 @@ enum Step {
 }
 
 const GROUPS: [&str; 3] = ["g", "g\0", "gg"];
-const TOPICS: [&str; 2] = ["t", "tt"];
+/// So long that they are worth to be forgotten.
+const TOPICS: [&str; 2] = [
+    "t",
+    "tt................................................................................................",
+];
 
 fn found() -> impl Strategy<Value = Found> {
     prop_oneof![Just(Found::Kept), Just(Found::Lost), Just(Found::Old)]
@@ -305,7 +315,7 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         2 => (group(), 0..200usize).prop_map(|(group, bytes)| Step::Save { group, bytes }),
         2 => group().prop_map(|group| Step::DeleteGroup { group }),
-        2 => topic().prop_map(|topic| Step::Turn { topic }),
+        4 => (topic(), 1..6u32).prop_map(|(topic, count)| Step::Turn { topic, count }),
         8 => (1..150u64).prop_map(|ms| Step::Pass { ms }),
         10 => Just(Step::KeepHouse),
         1 => (1..200u64).prop_map(|ms| Step::Pin { ms }),
@@ -328,7 +338,11 @@ async fn take(world: &mut World, step: Step) {
         }
         Step::Save { group, bytes } => world.save(GROUPS[group], vec![7; bytes]).await,
         Step::DeleteGroup { group } => world.delete_group(GROUPS[group]).await,
-        Step::Turn { topic } => world.turn(TOPICS[topic]).await,
+        Step::Turn { topic, count } => {
+            for _ in 0..count {
+                world.turn(TOPICS[topic]).await;
+            }
+        }
         Step::Pass { ms } => world.pass(ms),
         Step::KeepHouse => {
             world.keep_house().await;
@@ -360,7 +374,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_given_up_or_lost() {
-    let moved = AtomicU64::new(0);
+    let (moved, forgotten) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut runner =
         TestRunner::new(Config { cases: 40, source_file: Some(file!()), ..Config::default() });
     let runs = (
@@ -377,12 +391,15 @@ fn every_moment_from_the_horizon_on_reads_as_it_was_whatever_is_given_up_or_lost
             world.restart(Found::Lost);
             world.check().await;
             moved.fetch_add(world.moved, Ordering::Relaxed);
+            forgotten.fetch_add(world.forgotten, Ordering::Relaxed);
         });
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));
     let moved = moved.into_inner();
     assert!(moved > 20, "the horizon moved: {moved}");
+    let forgotten = forgotten.into_inner();
+    assert!(forgotten > 20, "topics were forgotten: {forgotten}");
 }
 
 #[test]

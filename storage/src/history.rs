@@ -9,6 +9,7 @@
 //!   removes; a crash behind it leaves files to be removed.
 
 mod filing;
+mod forgetting;
 mod giving_up;
 mod indexing;
 mod loading;
@@ -34,6 +35,7 @@ use crate::manifest::{Manifest, ManifestEdit, ManifestWriter};
 use crate::part::Parts;
 use crate::proof::{FrameLeaves, SigningKey};
 use crate::reserve::Reserve;
+use forgetting::ForgettingLook;
 pub use giving_up::Freed;
 pub(crate) use loading::head_tables;
 pub use opening::HistoryError;
@@ -86,6 +88,8 @@ pub struct HistoryStats {
     pub rebuilt: AtomicU64,
     /// Logs whose beginning was replaced by what compaction left.
     pub replaced: AtomicU64,
+    /// Logs that the manifest does not name any more.
+    pub forgotten: AtomicU64,
 }
 
 /// What is sealed.
@@ -162,6 +166,8 @@ struct Reclaiming {
     last_generation: u64,
     /// Logs for which a base is being written.
     replacing: HashSet<LogId>,
+    /// When parts were last looked into for logs to forget.
+    forgetting: ForgettingLook,
 }
 
 impl History {

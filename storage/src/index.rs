@@ -64,6 +64,9 @@ pub struct IndexHeader {
     pub last_stamp: Hlc,
     /// In how many pieces the runs stand in the data file.
     pub pieces: u64,
+    /// If the data file may have frames, or holes where they were, of logs that have no run: the last of these
+    /// logs. Then the index was made anew after they were given up.
+    pub gone_to: Option<LogId>,
 }
 
 impl IndexHeader {
@@ -85,6 +88,9 @@ impl IndexHeader {
         put(&self.first_stamp.bits().to_le_bytes());
         put(&self.last_stamp.bits().to_le_bytes());
         put(&self.pieces.to_le_bytes());
+        if let Some(LogId(gone_to)) = self.gone_to {
+            put(&gone_to.saturating_add(1).to_le_bytes());
+        }
         let length = (at - LEAD_BYTES) as u32;
         seal_block(&mut bytes, self.start, 0, length);
         bytes
@@ -104,6 +110,7 @@ impl IndexHeader {
             first_stamp: Hlc::from_bits(u64_at(64)),
             last_stamp: Hlc::from_bits(u64_at(72)),
             pieces: u64_at(80),
+            gone_to: u64_at(88).checked_sub(1).map(LogId),
         };
         let known = &bytes[8..16] == MAGIC && bytes[16..20] == VERSION.to_le_bytes();
         let lawful = header.start == start

@@ -248,6 +248,16 @@ impl<S: Stage> Store<S> {
         self.shared.history.free()
     }
 
+    /// Forgets what was given up of logs that are not known any more, as far as no file knows of them; how
+    /// many. `is_known` says of which logs somebody may still ask, at any time; the others are empty, and
+    /// were ever appended to by nobody who would do it again.
+    ///
+    /// # Errors
+    /// The disk fails; nothing is forgotten then.
+    pub fn forget_logs(&self, is_known: &dyn Fn(LogId) -> bool) -> io::Result<usize> {
+        self.shared.history.forget_logs(is_known)
+    }
+
     /// The offset up to which a log can be replaced, so that all that is replaced lies in `cut`; and
     /// the stamp of the last entry before it. Offset 0 if there is nothing to replace.
     ///

@@ -177,7 +177,8 @@ impl Asked<'_> {
             return refused(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
         }
         // Kafka says of a topic that it makes for this request that it is not there, and clients ask again. Here it
-        // is there at once; but whoever deleted it, and looks whether it is gone, is to see that it was.
+        // is there at once; but whoever deleted it, and looks whether it is gone, is to see that it was. Nobody looks
+        // any more once it is forgotten.
         let was_deleted = kafka.engine.has_known_topic(name);
         let id = new_topic_id();
         let partitions = kafka.options.partitions;

@@ -65,7 +65,9 @@ impl From<SeekError> for Refusal {
             SeekError::FarFuture { frontier, .. } => {
                 Refusal::new(HistoryErrorCode::FarFuture, message).at_frontier(frontier)
             }
-            SeekError::BeforeHistory { .. } | SeekError::BeforeOffsets { .. } => {
+            SeekError::BeforeHistory { .. }
+            | SeekError::BeforeOffsets { .. }
+            | SeekError::BeforeNames { .. } => {
                 Refusal::new(HistoryErrorCode::BeforeHistory, message)
             }
             SeekError::NoTopic { .. } => Refusal::new(HistoryErrorCode::UnknownTopic, message),

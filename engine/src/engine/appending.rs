@@ -37,19 +37,23 @@ impl Engine {
         let permit = flight.await.expect("never closed");
         let count = batches.len();
         let defaults = &self.options.topic_defaults;
-        let appends = batches
+        // They hold their logs until the store does: one that nobody holds may be forgotten.
+        let (topics, appends): (Vec<Arc<Topic>>, _) = batches
             .into_iter()
             .map(|(topic, partition, batch)| {
                 let append_time = topic.config.is_log_append_time(defaults);
-                batch.into_append(&topic, &topic.partitions[partition as usize], append_time)
+                let held = &topic.partitions[partition as usize];
+                let append = batch.into_append(&topic, held, append_time);
+                (topic, append)
             })
-            .collect();
+            .unzip();
         let (sender, receiver) = oneshot::channel();
         self.store.append(appends, durability, move |results: Results<EngineError>| {
             // The room is the journal's to give back: a client that went away has not emptied it.
             drop(permit);
             let _ = sender.send(results);
         });
+        drop(topics);
         Appending { receiver, count }
     }
 }

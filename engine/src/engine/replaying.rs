@@ -1,6 +1,7 @@
 //! What is made anew when the engine opens: producers from the journal, topics and groups from their
 //! logs.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,6 +16,7 @@ use crate::group_horizon::refill;
 use crate::groups::Groups;
 use crate::namespace::event::{Event, KIND_CATALOG, KIND_NAMESPACE, KIND_RECORDS};
 use crate::namespace::{GROUPS_LOG, NAMESPACE_LOG};
+use crate::namespace_horizon::take_restated;
 use crate::producers::Producers;
 
 /// Remembers again what producers wrote last.
@@ -61,10 +63,13 @@ pub(super) fn replay_namespace(store: &Store<Stager>, shared: &Shared) -> Result
     let logs = store.log_source();
     let log = |id| store.log(id).map_err(|error| error.to_string());
     let (names, groups) = (log(NAMESPACE_LOG)?, log(GROUPS_LOG)?);
+    let mut namespace = shared.namespace.write();
+    take_restated(&mut namespace, &names, &logs)?;
     for event in Events::new(Arc::clone(&names), Offset(0)) {
         let (event, stamp, _) = event?;
-        shared.namespace.write().apply(&event, stamp, &logs)?;
+        namespace.apply(&event, stamp, &logs)?;
     }
+    drop(namespace);
     let last = names.tip().stamp.max(groups.tip().stamp);
     shared.applied.store(last.bits(), Ordering::Release);
     Ok(())
@@ -144,8 +149,9 @@ pub(super) struct CatalogFill<'a> {
     shared: &'a Shared,
     groups: Groups,
     groups_log: Arc<storage::Log>,
-    /// Where the groups' log began when it was begun to be read.
-    groups_start: Offset,
+    names_log: Arc<storage::Log>,
+    /// Where both logs began when they were begun to be read.
+    starts: [Offset; 2],
     changes: Ahead,
     names: Ahead,
     files: FilesFill,
@@ -161,7 +167,7 @@ impl<'a> CatalogFill<'a> {
     ) -> Result<CatalogFill<'a>, FillError> {
         let (names, log) = (store.log(NAMESPACE_LOG)?, store.log(GROUPS_LOG)?);
         let groups = Groups::new(Arc::clone(catalog));
-        let (lost_to, groups_start) = (log.horizon().lost_to, log.start());
+        let (lost_to, starts) = (log.horizon().lost_to, [log.start(), names.start()]);
         let seen = catalog.applied()?.filter(|applied| is_known(&names, &log, *applied));
         if seen.is_none() {
             refill(&groups, &log)?;
@@ -174,9 +180,27 @@ impl<'a> CatalogFill<'a> {
         };
         let names_unseen = names.offset_at(floor)?;
         let files = FilesFill::begin(store.log(FILES_LOG)?, Arc::clone(catalog))?;
-        let (changes, names) =
-            (Ahead::new(Arc::clone(&log), unseen), Ahead::new(names, names_unseen));
-        Ok(CatalogFill { shared, groups, groups_log: log, groups_start, changes, names, files })
+        let changes = Ahead::new(Arc::clone(&log), unseen);
+        let mut ends = Ahead::new(Arc::clone(&names), names_unseen);
+        // Those whose events were given up are known all the same, but for topics of which the catalog
+        // has nothing.
+        let restated =
+            shared.namespace.read().deletions(floor.bound().previous(), names.horizon().lost_to);
+        ends.before = restated
+            .into_iter()
+            .map(|(stamp, id)| (Event::TopicDeleted { id }, stamp, 0))
+            .collect();
+        let (groups_log, names_log) = (log, names);
+        Ok(CatalogFill {
+            shared,
+            groups,
+            groups_log,
+            names_log,
+            starts,
+            changes,
+            names: ends,
+            files,
+        })
     }
 
     /// Applies what the journal has up to the stamp `until`; how many events that were.
@@ -209,8 +233,8 @@ impl<'a> CatalogFill<'a> {
 
     /// Says that it is all there, and which event of files is the next.
     pub(super) fn finish(&self) -> Result<Offset, FillError> {
-        if self.groups_log.start() != self.groups_start {
-            return Err(FillError::Journal("offsets were given up meanwhile".to_owned()));
+        if [self.groups_log.start(), self.names_log.start()] != self.starts {
+            return Err(FillError::Journal("offsets or names were given up meanwhile".to_owned()));
         }
         Ok(self.files.next())
     }
@@ -218,18 +242,23 @@ impl<'a> CatalogFill<'a> {
 
 /// The events of a log, one of which may have been looked at.
 struct Ahead {
+    /// What comes before those of the log.
+    before: VecDeque<Replayable>,
     events: Events,
     next: Option<Replayable>,
 }
 
 impl Ahead {
     fn new(log: Arc<storage::Log>, from: Offset) -> Ahead {
-        Ahead { events: Events::new(log, from), next: None }
+        Ahead { before: VecDeque::new(), events: Events::new(log, from), next: None }
     }
 
     fn stamp(&mut self) -> Result<Option<Hlc>, String> {
         if self.next.is_none() {
-            self.next = self.events.try_next()?;
+            self.next = match self.before.pop_front() {
+                Some(event) => Some(event),
+                None => self.events.try_next()?,
+            };
         }
         Ok(self.next.as_ref().map(|(_, stamp, _)| *stamp))
     }
@@ -246,7 +275,9 @@ fn is_known(names: &storage::Log, groups: &storage::Log, applied: Applied) -> bo
         return false;
     }
     let is_known = [names, groups].iter().any(|log| has_entry(log, applied).unwrap_or(false));
-    if !is_known {
+    if !is_known && applied.stamp <= names.horizon().lost_to {
+        tracing::info!("the last entry that the catalog knows was given up; it is rebuilt");
+    } else if !is_known {
         tracing::warn!("the catalog knows of entries that the journal has not; it is rebuilt");
     }
     is_known
@@ -268,12 +299,12 @@ type Replayable = (Event, Hlc, u64);
 pub(crate) struct Events {
     log: Arc<storage::Log>,
     next: Offset,
-    read: std::collections::VecDeque<Piece>,
+    read: VecDeque<Piece>,
 }
 
 impl Events {
     pub(crate) fn new(log: Arc<storage::Log>, from: Offset) -> Events {
-        Events { next: from.max(log.start()), log, read: std::collections::VecDeque::new() }
+        Events { next: from.max(log.start()), log, read: VecDeque::new() }
     }
 
     fn try_next(&mut self) -> Result<Option<Replayable>, String> {

@@ -21,7 +21,7 @@ impl Engine {
         self.shared.namespace.read().topic(name).cloned()
     }
 
-    /// Whether a topic has that name, or ever had it.
+    /// Whether a topic has that name, or had it and is not forgotten.
     pub fn has_known_topic(&self, name: &str) -> bool {
         self.shared.namespace.read().has_known(name)
     }

@@ -1,5 +1,7 @@
 //! Saying again what offsets and groups were at a moment, so that everything older can be given up.
 
+use std::collections::HashSet;
+
 use hlc::{Cut, Hlc};
 use storage::catalog::{CatalogError, Changes};
 
@@ -48,6 +50,16 @@ impl Groups {
             })?;
         }
         Ok(bytes)
+    }
+
+    /// The names of topics for which the catalog has anything of offsets, also that there are none any more.
+    pub(crate) fn topics_with_versions(&self) -> Result<HashSet<String>, CatalogError> {
+        let (mut topics, mut last): (HashSet<String>, Option<Vec<u8>>) = Default::default();
+        while let Some(key) = self.catalog.key_behind(&[OFFSETS], last.as_deref())? {
+            topics.extend(parts_of(&key).map(|(_, topic, _)| topic));
+            last = Some(key);
+        }
+        Ok(topics)
     }
 
     /// Takes up what was restated, in a catalog that is made anew.

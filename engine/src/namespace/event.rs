@@ -109,6 +109,27 @@ pub enum Event {
         /// Topics and partitions of which it has nothing from now on.
         removed: Vec<(String, u32)>,
     },
+    /// What there is to know of topics and pins at a moment, said again before everything older is given
+    /// up. It changes nothing: only a start begins with it.
+    NamespaceRestated {
+        /// The bits of the bound of the moment's cut.
+        horizon: u64,
+        /// Which of the events of this restatement it is, from 0.
+        part: u32,
+        /// The first log that no partition had.
+        next_log: u64,
+        /// Producer ids below this may have been given out.
+        producer_ids_below: i64,
+        /// A part of what happened to topics, in the order in which it did.
+        changes: Vec<RestatedChange>,
+        /// A part of the pins.
+        pins: Vec<RestatedPin>,
+        /// When topics were there that are forgotten: the bits of two stamps each, the creation of the
+        /// first and the deletion of the last. All in the last event, by time.
+        forgotten: Vec<(u64, u64)>,
+        /// Whether it is the last of this restatement.
+        is_last: bool,
+    },
 }
 
 /// Stands, in the place of a partition, for those that a topic gets after its group was set to a
@@ -136,6 +157,84 @@ pub struct RestatedGroup {
     pub stamp: u64,
     /// Its coordinator's snapshot.
     pub snapshot: Vec<u8>,
+}
+
+/// What happened to a topic before the moment of [`Event::NamespaceRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedChange {
+    /// The bits of the stamp at which it happened.
+    pub stamp: u64,
+    /// What happened.
+    pub change: TopicChange,
+}
+
+/// What can happen to a topic: the first events of [`Event`], with the same fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TopicChange {
+    /// [`Event::TopicCreated`].
+    Created {
+        /// Its name.
+        name: String,
+        /// Its id.
+        id: [u8; 16],
+        /// The log of its partition 0; the others follow.
+        first_log: u64,
+        /// How many partitions it has.
+        partitions: u32,
+        /// What was set on it.
+        configs: BTreeMap<String, String>,
+    },
+    /// [`Event::TopicDeleted`].
+    Deleted {
+        /// Its id.
+        id: [u8; 16],
+    },
+    /// [`Event::PartitionsAdded`].
+    PartitionsAdded {
+        /// Its id.
+        id: [u8; 16],
+        /// The log of the first new one; the others follow.
+        first_log: u64,
+        /// How many more.
+        more: u32,
+    },
+    /// [`Event::TopicConfigured`].
+    Configured {
+        /// Its id.
+        id: [u8; 16],
+        /// All that was set on it.
+        configs: BTreeMap<String, String>,
+    },
+}
+
+impl From<TopicChange> for Event {
+    fn from(change: TopicChange) -> Event {
+        match change {
+            TopicChange::Created { name, id, first_log, partitions, configs } => {
+                Event::TopicCreated { name, id, first_log, partitions, configs }
+            }
+            TopicChange::Deleted { id } => Event::TopicDeleted { id },
+            TopicChange::PartitionsAdded { id, first_log, more } => {
+                Event::PartitionsAdded { id, first_log, more }
+            }
+            TopicChange::Configured { id, configs } => Event::TopicConfigured { id, configs },
+        }
+    }
+}
+
+/// A pin as it was at the moment of [`Event::NamespaceRestated`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestatedPin {
+    /// Its name.
+    pub name: String,
+    /// The bits of its cut's bound.
+    pub at: u64,
+    /// When it ceases to stand: milliseconds since 1970.
+    pub expires_ms: u64,
+    /// The ids of the topics that it is about; none for everything.
+    pub topics: Option<Vec<[u8; 16]>>,
+    /// The bits of the stamp at which it was set.
+    pub set: u64,
 }
 
 /// One offset of a commit.
@@ -169,7 +268,8 @@ impl Event {
             | Event::TopicConfigured { .. }
             | Event::ProducerIdsGranted { .. }
             | Event::PinSet { .. }
-            | Event::PinRemoved { .. } => KIND_NAMESPACE,
+            | Event::PinRemoved { .. }
+            | Event::NamespaceRestated { .. } => KIND_NAMESPACE,
             Event::OffsetsCommitted { .. }
             | Event::OffsetsDeleted { .. }
             | Event::GroupSaved { .. }
@@ -259,6 +359,54 @@ mod tests {
         let offset = [1, b't', 0xff, 0xff, 0xff, 0xff, 0x0f, 4, 1, 2, b's', b'5'];
         let expected = [&[12, 1, b'g', 1][..], &offset, &[1, 1, b'u', 1]].concat();
         assert_eq!(set.encode(), expected);
+    }
+
+    #[test]
+    fn a_restated_namespace_is_encoded_as_the_format_says() {
+        let configs = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+        let (name, id) = ("t".to_owned(), [7; 16]);
+        let changes = [
+            TopicChange::Created {
+                name,
+                id,
+                first_log: 300,
+                partitions: 2,
+                configs: configs.clone(),
+            },
+            TopicChange::Deleted { id },
+            TopicChange::PartitionsAdded { id, first_log: 5, more: 6 },
+            TopicChange::Configured { id, configs },
+        ];
+        // What happened has the bytes of the event that said so.
+        let mut said: Vec<u8> = vec![4];
+        for (stamp, change) in (1..).zip(&changes) {
+            said.push(stamp);
+            said.extend(Event::from(change.clone()).encode());
+        }
+        let stamped = (1..).zip(changes);
+        let restated = Event::NamespaceRestated {
+            horizon: 300,
+            part: 1,
+            next_log: 9,
+            producer_ids_below: -2,
+            changes: stamped.map(|(stamp, change)| RestatedChange { stamp, change }).collect(),
+            pins: vec![RestatedPin {
+                name: "p".into(),
+                at: 300,
+                expires_ms: 5,
+                topics: Some(vec![[7; 16]]),
+                set: 4,
+            }],
+            forgotten: vec![(1, 300)],
+            is_last: true,
+        };
+        let mut expected = vec![13, 0xac, 0x02, 1, 9, 3];
+        expected.extend(said);
+        expected.extend([1, 1, b'p', 0xac, 0x02, 5, 1, 1]);
+        expected.extend([7; 16]);
+        expected.extend([4, 1, 1, 0xac, 0x02, 1]);
+        assert_eq!(restated.encode(), expected);
+        assert_eq!(Event::decode(&expected), Ok(restated));
     }
 
     #[test]

@@ -86,9 +86,9 @@ impl From<SeekError> for TreeError {
         match error {
             SeekError::NotYet { .. } => TreeError::NotYet(why.into()),
             SeekError::FarFuture { .. } => TreeError::FarFuture(why.into()),
-            SeekError::BeforeHistory { .. } | SeekError::BeforeOffsets { .. } => {
-                TreeError::BeforeHistory(why.into())
-            }
+            SeekError::BeforeHistory { .. }
+            | SeekError::BeforeOffsets { .. }
+            | SeekError::BeforeNames { .. } => TreeError::BeforeHistory(why.into()),
             SeekError::NoTopic { .. } => TreeError::NotFound(why),
             SeekError::Engine(error) => error.into(),
         }

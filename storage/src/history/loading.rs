@@ -108,13 +108,18 @@ impl History {
     /// Writes a head table if many parts have none.
     pub(super) fn gather_heads(&self) -> io::Result<()> {
         let tables = self.tables.read().clone();
-        let parts = self.parts.all();
         let covered = tables.last().map_or(0, |table| table.stretch.end);
         // One that was merged over the end of the tables is among those without.
-        let first = parts.partition_point(|part| part.end <= covered);
-        let uncovered = &parts[first..];
-        let is_due = uncovered.len() > self.uncovered_parts_max;
-        let Some(last) = uncovered.last().filter(|_| is_due) else { return Ok(()) };
+        let first_of = |parts: &[Arc<Part>]| parts.partition_point(|part| part.end <= covered);
+        let parts = self.parts.all();
+        if parts.len() - first_of(&parts) <= self.uncovered_parts_max {
+            return Ok(());
+        }
+        // Of a log that is forgotten from here on, the parts that there are then have nothing.
+        let manifest = self.manifest.lock().clone();
+        let parts = self.parts.all();
+        let uncovered = &parts[first_of(&parts)..];
+        let Some(last) = uncovered.last() else { return Ok(()) };
         let mut heads: u64 = uncovered.iter().map(|part| part.index().header.runs).sum();
         let mut kept = tables.len();
         while kept > 0 && tables[kept - 1].count < heads.saturating_mul(MERGE_RATIO) {
@@ -128,7 +133,6 @@ impl History {
             .map(|table| HeadSource::Table(Arc::clone(table)))
             .chain(uncovered.iter().map(HeadSource::of))
             .collect();
-        let manifest = self.manifest.lock().clone();
         let is_kept = |head: &Head| head.end > manifest.horizon(head.log).freed.end;
         let written = write_heads(&*self.disk, stretch.clone(), &sources, is_kept);
         if let Err(error) = written {

@@ -107,14 +107,19 @@ impl Rebuilding<'_> {
             Layout::Filed { .. } => entries_of_filed(data, self.manifest, &mut found)?,
         }
         // Of a run whose space was given back, or that something stands in for, rests may be left.
+        let mut gone_to = self.hidden_to(listed.layout);
         found.retain(|log, entries| {
             let freed = self.manifest.horizon(*log).freed.end;
             entries.retain(|placed| placed.entry.end() > freed);
+            if entries.is_empty() {
+                gone_to = gone_to.max(Some(*log));
+            }
             !entries.is_empty()
         });
         let (runs, mended) = self.runs_before(before, &found)?;
         let name = anew(&index_name(&data.name));
         let mut builder = IndexBuilder::create(self.disk, &name, listed.start, listed.end)?;
+        builder.gone_to(gone_to);
         for (log, entries) in found {
             let (links, tip) = match runs.get(&log) {
                 Some((place, run)) => (links_after(before, log, *place), run.tip),
@@ -128,6 +133,13 @@ impl Rebuilding<'_> {
         }
         builder.finish(state)?;
         Ok(1 + mended)
+    }
+
+    /// The last log of which a data file may have had frames that do not show any more. In a segment all
+    /// show; elsewhere space was given back.
+    fn hidden_to(&self, layout: Layout) -> Option<LogId> {
+        let of_logs = self.manifest.logs.iter().filter(|(_, held)| held.punched_to > Offset(0));
+        (layout != Layout::Journal).then(|| of_logs.map(|(log, _)| *log).max())?
     }
 
     /// Puts an index that was made anew in its place, if the runs behind it go on where those in it end:

@@ -26,6 +26,7 @@ pub(crate) struct IndexBuilder {
     pieces: u64,
     /// Where the last piece ends.
     piece_end: u64,
+    gone_to: Option<LogId>,
 }
 
 impl IndexBuilder {
@@ -47,6 +48,7 @@ impl IndexBuilder {
             known: Vec::new(),
             pieces: 0,
             piece_end: 0,
+            gone_to: None,
         })
     }
 
@@ -97,6 +99,11 @@ impl IndexBuilder {
         self.stamps = Some((held_first.min(first), held_last.max(last)));
     }
 
+    /// Says that the data file may have frames of logs up to this one that have no run.
+    pub(crate) fn gone_to(&mut self, log: Option<LogId>) {
+        self.gone_to = log;
+    }
+
     /// Writes the rest, and puts the file on stable storage; its name is not, yet.
     pub(crate) fn finish(mut self, state: Option<&[u8]>) -> io::Result<()> {
         self.blocks.end_block()?;
@@ -118,6 +125,7 @@ impl IndexBuilder {
             first_stamp,
             last_stamp,
             pieces: self.pieces,
+            gone_to: self.gone_to,
         };
         self.blocks.finish(&header.encode())
     }

@@ -1,6 +1,8 @@
 //! All that a node has stored, read from the beginning of each log to its end: no index over time, and no
 //! path that answers clients, is asked.
 
+use std::collections::BTreeSet;
+
 use engine::{Engine, Offset, TopicId};
 use hlc::Hlc;
 use kafka_records::{Limit, records};
@@ -52,6 +54,8 @@ pub(crate) struct Partition {
     pub(crate) end: u64,
     /// A bound of system time below which records may be missing, since they were compacted.
     pub(crate) compacted_to: Hlc,
+    /// Its topic was deleted, nothing of it is kept, and the node does not know of it any more.
+    pub(crate) is_forgotten: bool,
     pub(crate) entries: Vec<Stored>,
 }
 
@@ -109,12 +113,23 @@ impl Audit {
                     start: partition.start().0,
                     end: partition.end().0,
                     compacted_to: horizon.compacted_to,
+                    is_forgotten: false,
                     entries: entries(partition, from)
                         .map_err(|error| format!("read {}/{}: {error}", topic.name, place.1))?,
                 });
             }
         }
         Ok(Audit { occasion, shown_ms, partitions })
+    }
+
+    /// Adds the partitions that the node has forgotten, of those that were seen before: as they were seen
+    /// last.
+    pub(crate) fn remember<'a>(&mut self, seen: impl Iterator<Item = &'a Partition>) {
+        let places: BTreeSet<Place> = self.partitions.iter().map(|held| held.place).collect();
+        let may_be = |held: &&Partition| held.deleted.is_some() && held.start >= held.end;
+        let forgotten = seen.filter(may_be).filter(|held| !places.contains(&held.place));
+        self.partitions
+            .extend(forgotten.map(|held| Partition { is_forgotten: true, ..held.clone() }));
     }
 
     /// Whether every entry that is kept is in it.

@@ -66,6 +66,8 @@ pub(crate) enum Reached {
     Merged,
     /// What was committed long ago was given up.
     OffsetsGivenUp,
+    /// Topics were forgotten that had been deleted.
+    TopicsForgotten,
     /// A life of the node found this of its catalog.
     Catalog(Left),
     /// A catalog failed, and another one was made while the node lived.
@@ -99,7 +101,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 45] = [
+pub(crate) const ALL: [Reached; 46] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -126,6 +128,7 @@ pub(crate) const ALL: [Reached; 45] = [
     Reached::ManyStretches,
     Reached::Merged,
     Reached::OffsetsGivenUp,
+    Reached::TopicsForgotten,
     Reached::Catalog(Left::Last),
     Reached::Catalog(Left::Stale),
     Reached::Catalog(Left::Nothing),

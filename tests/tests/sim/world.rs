@@ -226,7 +226,10 @@ impl World {
             Audit::of(&engine, occasion, self.clock.shown_ms(), known)
         };
         match audit {
-            Ok(audit) => self.tell_audit(&audit),
+            Ok(mut audit) => {
+                audit.remember(self.ledger.borrow().partitions.values().map(|seen| &seen.now));
+                self.tell_audit(&audit);
+            }
             Err(why) => self.fail("audit", &why),
         }
     }

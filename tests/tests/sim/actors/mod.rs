@@ -53,8 +53,11 @@ const STANDING: [Standing; 3] = [
     ),
 ];
 
-/// The names of topics that come and go.
-const PASSING: [&str; 2] = ["passing-a", "passing-b"];
+/// The names of topics that come and go: so long that it is worth forgetting them.
+const PASSING: [&str; 2] = [
+    "passing-a.........................................................................................",
+    "passing-b.........................................................................................",
+];
 
 /// A topic's name, and one of its partitions.
 fn somewhere(chance: &mut Chance) -> (&'static str, u32) {

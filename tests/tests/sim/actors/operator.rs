@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use super::hoarder::look_at_many;
 use super::producer::Producer;
 use super::requests::delete_records;
-use super::{DELETE_RETENTION_MS, KEYED, STANDING, pause};
+use super::{DELETE_RETENTION_MS, KEYED, PASSING, STANDING, pause};
 use crate::audit::Occasion;
 use crate::chance::Chance;
 use crate::disk::SimDisk;
@@ -30,6 +31,7 @@ use crate::world::World;
 
 /// The code of a change that a pin forbids.
 const PINNED: i16 = 44;
+const OLD: &str = "give up what is old";
 const OLD_OFFSETS: &str = "give up old offsets";
 /// That many stretches of history are many.
 const MANY: usize = 100;
@@ -566,7 +568,7 @@ impl Operator {
         let (what, done) = match self.chance.below(9) {
             0..2 => ("seal", engine.seal().await.map(|()| 0)),
             2 => ("tend", engine.tend().await.map(|()| 0)),
-            3 => ("give up what is old", engine.give_up_old().await),
+            3 => (OLD, engine.give_up_old().await),
             4..7 => ("compact", engine.compact_due().await),
             7 => (OLD_OFFSETS, engine.give_up_old_groups().await.map(usize::from)),
             _ => ("free", engine.free().await.map(|_| 0)),
@@ -578,6 +580,21 @@ impl Operator {
             self.world.reach(Reached::Merged);
         }
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
+        if matches!(what, OLD | OLD_OFFSETS) {
+            self.forget(&engine).await;
+        }
+    }
+
+    /// Has the node forget topics of which nothing is kept.
+    async fn forget(&self, engine: &Arc<Engine>) {
+        // So that the model has seen that nothing is.
+        self.world.audit(Occasion::News);
+        let done = (engine.forget_topics().await, engine.forget_logs().await);
+        if matches!(done.0, Ok(1..)) {
+            self.world.reach(Reached::TopicsForgotten);
+        }
+        self.world.note(WHO, &format!("forget: {done:?}"));
+        self.world.audit(Occasion::News);
     }
 
     /// What was hoarded is found again.
@@ -641,7 +658,7 @@ impl Operator {
 
     async fn delete_records(&mut self) {
         let (topic, partition) =
-            *self.chance.pick(&[("plain", 0), ("plain", 1), ("short", 0), ("passing-a", 0)]);
+            *self.chance.pick(&[("plain", 0), ("plain", 1), ("short", 0), (PASSING[0], 0)]);
         let held = self.world.engine().and_then(|engine| engine.topic(topic));
         let end = held.and_then(|topic| topic.partitions.first().map(|held| held.end().0));
         let before = end.unwrap_or(0).saturating_sub(self.chance.below(20));

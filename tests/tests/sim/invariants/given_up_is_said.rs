@@ -47,14 +47,15 @@ impl Invariant for GivenUpIsSaid {
     }
 }
 
-/// Whether nothing that was in the cut with this bound, and nothing that tells what was, is missing.
+/// Whether nothing that was in the cut with this bound, and nothing that tells what was, is missing; also
+/// that its topic was there.
 fn is_whole(seen: &Seen, bound: Hlc) -> bool {
     let is_lost = match seen.lost_to() {
         Some(lost_to) => bound <= lost_to,
         // What was given up was never seen: then nothing can be said.
         None => seen.now.start > 0,
     };
-    !is_lost && bound >= seen.now.compacted_to
+    !is_lost && bound >= seen.now.compacted_to && !seen.now.is_forgotten
 }
 
 /// The last stamp that was seen: what is asked for behind it may lie in the future.

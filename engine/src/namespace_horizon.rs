@@ -1,0 +1,207 @@
+//! Forgetting topics of which nothing is kept.
+//!
+//! Every version of every topic is in memory, and is made anew from log 0 at each start: topics that are made
+//! and deleted would add to both for ever. So the beginning of log 0 is given up, once enough of it speaks of
+//! topics that can be forgotten: what else there was to know at a moment, the *horizon*, is said again at
+//! the log's end, durably, and everything before that moment goes.
+//!
+//! A topic can be forgotten once
+//! - it was deleted longer ago than [`EngineOptions::deleted_topic_retention`](crate::EngineOptions): until
+//!   then cuts can still show that it was there, whether it ever had a record or not;
+//! - all of its records were given up;
+//! - no pin names it, or has it in its cut;
+//! - what its end did to committed offsets is known without it: they were restated since, or there never were
+//!   any that are still known. A catalog that is made anew has to end them by its deletion else.
+//!
+//! What holds true of it:
+//! - The horizon is the stamp of the newest deletion of a topic that is forgotten. It is the last entry that
+//!   was given up, so the log's start tells which restatement belongs to it. It never falls.
+//! - What is restated, and the entries from the log's start on, make all that is known anew, version by
+//!   version with the stamps of then: moments before the horizon read as they did. Only topics that are
+//!   forgotten are missing, and a cut of which one may be missing is an error
+//!   ([`Namespace::forgotten_in`]), where all topics are asked for, or one by a name that is not known.
+//! - Of several whole restatements of one horizon the last counts: the log is given up behind it, and only
+//!   then topics are forgotten. Those before say no less, but a log may have been forgotten since of a topic
+//!   that they have. One that was broken off is no whole one, and those of other horizons are passed over.
+//! - Nothing is forgotten in memory before the log's start is on stable storage. So an answer that was
+//!   refused for it is not given after a crash either.
+//! - Numbers of logs and of producers that were given out are not given out again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use hlc::{Cut, Hlc};
+use storage::{Log, LogSource, Offset};
+
+use crate::engine::{Engine, Events};
+use crate::error::EngineError;
+use crate::namespace::event::Event;
+use crate::namespace::{KnownLogs, NAMESPACE_LOG, Namespace, Topic, TopicId};
+use crate::retention::is_over;
+use crate::seek::earliest;
+
+/// So many bytes are worth the effort, however small a part of the log they are.
+const WORTH_BYTES: u64 = 1 << 20;
+/// Or this part of the log.
+const WORTH_PART: u64 = 4;
+/// What is written anew is at most this part of what goes: so the log grows to at most about twice of what
+/// happened since the horizon.
+const RESTATED_PART: u64 = 2;
+
+/// What of log 0 is to go.
+struct Going {
+    topics: HashSet<TopicId>,
+    /// The moment that is restated, and what there is to say.
+    horizon: Hlc,
+    events: Vec<Event>,
+    /// The first offset that stays.
+    start: Offset,
+}
+
+/// A topic that may be forgotten.
+struct Ended {
+    id: TopicId,
+    name: Arc<str>,
+    deleted: Hlc,
+}
+
+impl Engine {
+    /// Forgets topics that were deleted and of which nothing is kept, if that is worth the effort; how many.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn forget_topics(self: &Arc<Engine>) -> Result<usize, EngineError> {
+        let engine = Arc::clone(self);
+        self.on_a_thread(move || engine.forget_topics_now()).await
+    }
+
+    fn forget_topics_now(&self) -> Result<usize, EngineError> {
+        // The look may take long, and holds nobody up.
+        if self.going_of_names()?.is_none() {
+            return Ok(0);
+        }
+        // No pin is set over a topic while it is forgotten, and none is made or deleted.
+        let Some(held) = self.hold_changes_here() else { return Ok(0) };
+        let Some(Going { topics, horizon, events, start }) = self.going_of_names()? else {
+            return Ok(0);
+        };
+        for event in events {
+            self.change_here(event)?;
+        }
+        // One that has not seen a deletion that the log has no more would be made anew at the next start.
+        self.shared.groups()?.catalog().flush();
+        self.store.give_up(&[(NAMESPACE_LOG, start)])?;
+        self.shared.namespace.write().forget(&topics);
+        drop(held);
+        tracing::info!(%horizon, start = start.0, topics = topics.len(), "forgot topics");
+        Ok(topics.len())
+    }
+
+    fn going_of_names(&self) -> Result<Option<Going>, EngineError> {
+        let mut ended = self.ended_topics();
+        if self.going_bytes(&ended)?.is_none() {
+            return Ok(None);
+        }
+        let restated_to = self.groups_log.horizon().lost_to;
+        if ended.iter().any(|topic| topic.deleted > restated_to) {
+            let known = self.shared.groups()?.topics_with_versions()?;
+            ended.retain(|topic| topic.deleted <= restated_to || !known.contains(&*topic.name));
+        }
+        let Some((horizon, start, bytes)) = self.going_bytes(&ended)? else { return Ok(None) };
+        let topics = ended.into_iter().map(|topic| topic.id).collect();
+        let bytes_max = self.options.housekeeping.restated_bytes_max;
+        let events = self.shared.namespace.read().restate(horizon, &topics, bytes_max);
+        let restated: usize = events.iter().map(|event| event.encode().len()).sum();
+        let is_worth_it = restated as u64 <= bytes / RESTATED_PART;
+        Ok(is_worth_it.then_some(Going { topics, horizon, events, start }))
+    }
+
+    /// The topics that were deleted long ago, of which no record is kept and that no pin shows.
+    fn ended_topics(&self) -> Vec<Ended> {
+        // By a clock that cannot be trusted nothing is long ago.
+        let Some(now) = self.time_to_give_up() else { return Vec::new() };
+        let (kept, frontier) = (self.options.deleted_topic_retention, self.frontier());
+        let is_empty =
+            |topic: &Topic| topic.partitions.iter().all(|held| held.start() >= held.end());
+        let namespace = self.shared.namespace.read();
+        let ended = |(topic, deleted): (&Arc<Topic>, Option<Hlc>)| {
+            let deleted = deleted.filter(|at| is_over(at.time(), kept, now) && *at <= frontier)?;
+            let goes = is_empty(topic) && !namespace.pins.show(&topic.id, topic.created, deleted);
+            let Topic { id, name, .. } = &**topic;
+            goes.then(|| Ended { id: *id, name: Arc::clone(name), deleted })
+        };
+        namespace.topics_ever().filter_map(ended).collect()
+    }
+
+    /// The horizon by which topics are forgotten, the first offset that stays then, and how many bytes go; if
+    /// those are worth the effort.
+    fn going_bytes(&self, ended: &[Ended]) -> Result<Option<(Hlc, Offset, u64)>, EngineError> {
+        let Some(horizon) = ended.iter().map(|topic| topic.deleted).max() else { return Ok(None) };
+        let log = self.store.log(NAMESPACE_LOG)?;
+        let start = log.tip_at(Cut::through(horizon))?.end;
+        // One that was kept for longer than others goes with the next of them.
+        if start <= log.start() {
+            return Ok(None);
+        }
+        let going = log.bytes_between(log.start(), start)?;
+        let is_worth_it = going >= WORTH_BYTES || going >= log.bytes()?.div_ceil(WORTH_PART);
+        Ok(is_worth_it.then_some((horizon, start, going)))
+    }
+
+    /// Lets the store forget the logs of topics that are forgotten; how many it forgot.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub async fn forget_logs(self: &Arc<Engine>) -> Result<usize, EngineError> {
+        let engine = Arc::clone(self);
+        self.on_a_thread(move || {
+            let known = engine.shared.namespace.read().known_logs();
+            let forget = |known: KnownLogs| engine.store.forget_logs(&|log| known.has(log));
+            Ok(known.map_or(Ok(0), forget)?)
+        })
+        .await
+    }
+
+    /// How many versions of topics are in memory, and how many bytes of events of the namespace are kept.
+    ///
+    /// # Errors
+    /// An index cannot be read.
+    pub fn namespace_size(&self) -> Result<(usize, u64), EngineError> {
+        let versions = self.shared.namespace.read().version_count();
+        Ok((versions, self.store.log(NAMESPACE_LOG)?.bytes()?))
+    }
+}
+
+/// Begins a namespace with what was restated for the start that its log has.
+pub(crate) fn take_restated(
+    namespace: &mut Namespace,
+    log: &Arc<Log>,
+    logs: &LogSource,
+) -> Result<(), String> {
+    if log.start() == Offset(0) {
+        return Ok(());
+    }
+    let kept_from = earliest(&log.horizon());
+    let (mut whole, mut begun) = (None, Vec::new());
+    for event in Events::new(Arc::clone(log), log.start()) {
+        let (event, ..) = event?;
+        let Event::NamespaceRestated { horizon, part, is_last, .. } = event else { continue };
+        if Hlc::from_bits(horizon) != kept_from {
+            continue;
+        }
+        if part == 0 {
+            begun.clear();
+        }
+        if part as usize != begun.len() {
+            return Err(format!("a part of what was restated is missing. horizon={kept_from}"));
+        }
+        begun.push(event);
+        if is_last {
+            whole = Some(std::mem::take(&mut begun));
+        }
+    }
+    let Some(restated) = whole else {
+        return Err(format!("topics were given up, and not restated. horizon={kept_from}"));
+    };
+    restated.into_iter().try_for_each(|event| namespace.take_up(event, logs))
+}

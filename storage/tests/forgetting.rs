@@ -1,0 +1,244 @@
+//! Logs of which nothing is left, and that nobody asks for any more, leave the manifest; and nothing that a
+//! file still has of one is ever taken for something that is kept.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use harness::{Rig, append, manual_clock};
+use hlc::{ManualClock, WallClock};
+use storage::disk::{Disk, Fault, MemoryDisk};
+use storage::manifest::Manifest;
+use storage::{Durability, LogId, Offset, Options};
+
+/// The log that stays.
+const KEPT: LogId = LogId(1);
+/// The first of those that come and go.
+const FIRST: u64 = 10;
+/// So few are not worth looking into parts for.
+const FEW: usize = 100;
+
+fn options() -> Options {
+    Options {
+        tail_bytes_max: 0,
+        idle_logs_max: 0,
+        uncovered_parts_max: 2,
+        merge_bytes_min: 16 << 10,
+        tended_by_hand: true,
+        driven_by_hand: true,
+        ..Options::default()
+    }
+}
+
+/// A store on which logs come and go.
+struct Churn {
+    disk: MemoryDisk,
+    clock: Arc<ManualClock>,
+    /// The next log that comes.
+    next: u64,
+    /// How many entries the log that stays has.
+    kept: u64,
+}
+
+impl Churn {
+    fn new() -> Churn {
+        Churn { disk: MemoryDisk::new(), clock: manual_clock(), next: FIRST, kept: 0 }
+    }
+
+    fn open(&self) -> Rig {
+        Rig::open(&self.disk, options(), &self.clock).expect("the store opens")
+    }
+
+    /// Some logs come, and are given up. The disk may fail.
+    fn come_and_go(&mut self, rig: &Rig, count: u64) -> std::io::Result<()> {
+        for _ in 0..count {
+            let log = self.next;
+            self.next += 1;
+            let appends = vec![append(log, &[log as u8; 100]), append(log, b"last")];
+            let results = rig.append(appends, Durability::Synced);
+            results.into_iter().try_for_each(|result| result.map(drop)).map_err(told)?;
+            rig.store.give_up(&[(LogId(log), Offset(2))])?;
+        }
+        let result = rig.append(vec![append(KEPT.0, &[7; 50])], Durability::Synced).remove(0);
+        self.kept += 1;
+        result.map(drop).map_err(told)
+    }
+
+    /// Seals, indexes, files, frees and forgets; how many logs were forgotten.
+    fn keep_house(&self, rig: &Rig) -> std::io::Result<usize> {
+        rig.store.seal();
+        rig.append(Vec::new(), Durability::Written);
+        rig.store.tend()?;
+        for _ in 0..3 {
+            rig.store.free()?;
+        }
+        rig.store.tend()?;
+        let next = self.next;
+        rig.store.forget_logs(&|log| log.0 < FIRST || log.0 >= next)
+    }
+
+    fn listed(&self) -> usize {
+        Manifest::read(&self.disk).unwrap().logs.len()
+    }
+
+    fn check(&self) {
+        let report = storage::check::verify(&self.disk, &[], &mut |_| {}).unwrap();
+        assert_eq!(report.problems, [""; 0]);
+    }
+
+    /// What stays is there, and of the others nothing.
+    fn examine(&self, rig: &Rig) {
+        let kept = rig.read(KEPT).len() as u64;
+        assert!(kept == self.kept || kept + 1 == self.kept, "{kept} of {}", self.kept);
+        for log in FIRST..self.next {
+            let held = rig.store.log(LogId(log)).unwrap();
+            // The last may not have been given up yet.
+            let is_last = log + 1 == self.next;
+            assert!(held.start() == held.end() || is_last, "log {log} is alive again");
+        }
+    }
+}
+
+fn told(error: impl std::fmt::Display) -> std::io::Error {
+    std::io::Error::other(error.to_string())
+}
+
+#[test]
+fn what_the_manifest_names_follows_what_there_is_and_not_what_there_ever_was() {
+    let mut churn = Churn::new();
+    let mut rig = churn.open();
+    let (mut most, mut forgotten) = (0, 0);
+    for round in 0..40 {
+        churn.come_and_go(&rig, 25).unwrap();
+        forgotten += churn.keep_house(&rig).unwrap();
+        most = most.max(churn.listed());
+        if round % 7 == 0 {
+            drop(rig);
+            churn.check();
+            rig = churn.open();
+            churn.examine(&rig);
+        }
+    }
+    assert!(most < 300, "{most} logs of 1000 are named");
+    assert!(forgotten > 700, "{forgotten} logs were forgotten");
+    let stats = rig.store.history_stats();
+    assert!(stats.forgotten.load(Ordering::Relaxed) > 0);
+    // One that is forgotten is as one that never was.
+    let gone = rig.store.log(LogId(FIRST)).unwrap();
+    assert_eq!((gone.start(), gone.end()), (Offset(0), Offset(0)));
+}
+
+#[test]
+fn a_log_that_somebody_knows_or_holds_is_not_forgotten() {
+    let mut churn = Churn::new();
+    let rig = churn.open();
+    churn.come_and_go(&rig, 100).unwrap();
+    let held = rig.store.log(LogId(FIRST + 3)).unwrap();
+    churn.keep_house(&rig).unwrap();
+    // The last part stays, empty or not, until there is another.
+    churn.come_and_go(&rig, 1).unwrap();
+    let before = churn.listed();
+    assert!(rig.store.forget_logs(&|_| true).unwrap() == 0 && churn.listed() == before);
+    churn.keep_house(&rig).unwrap();
+    let manifest = Manifest::read(&churn.disk).unwrap();
+    assert!(manifest.logs.len() < 10, "{}", manifest.logs.len());
+    assert!(manifest.logs.contains_key(&held.id));
+    assert_eq!((held.start(), held.end()), (Offset(2), Offset(2)));
+}
+
+/// An index that was made anew has no run of what was given up; the frames may be there.
+#[test]
+fn a_log_whose_frames_may_be_left_without_a_run_is_not_forgotten() {
+    let mut churn = Churn::new();
+    let rig = churn.open();
+    // Most of the segment stays, so that it is not filed for what was given up.
+    rig.append(vec![append(KEPT.0, &[1; 60_000])], Durability::Synced).remove(0).unwrap();
+    churn.kept += 1;
+    churn.come_and_go(&rig, 100).unwrap();
+    rig.store.seal();
+    rig.append(Vec::new(), Durability::Written);
+    rig.store.close();
+    drop(rig);
+    let index = |churn: &Churn| {
+        churn.disk.names().into_iter().filter(|name| name.ends_with(".index")).min()
+    };
+    let mut rig = churn.open();
+    rig.store.tend().unwrap();
+    churn.keep_house(&rig).unwrap();
+    let mut lost = 0;
+    for _ in 0..3 {
+        drop(rig);
+        let name = index(&churn).unwrap();
+        churn.disk.remove(&name).unwrap();
+        rig = churn.open();
+        lost += 1;
+        churn.keep_house(&rig).unwrap();
+        churn.examine(&rig);
+        drop(rig);
+        churn.check();
+        rig = churn.open();
+    }
+    assert_eq!(lost, 3);
+    churn.examine(&rig);
+}
+
+#[test]
+fn a_crash_at_any_operation_brings_nothing_back() {
+    let work = |churn: &mut Churn| {
+        let Ok(rig) = Rig::open(&churn.disk, options(), &churn.clock) else { return };
+        for _ in 0..2 {
+            let done = churn.come_and_go(&rig, 3).and_then(|()| churn.keep_house(&rig));
+            if done.is_err() {
+                return;
+            }
+        }
+    };
+    let prepare = || {
+        let mut churn = Churn::new();
+        let rig = churn.open();
+        for _ in 0..3 {
+            churn.come_and_go(&rig, 30).unwrap();
+            churn.keep_house(&rig).unwrap();
+        }
+        // Enough of them wait.
+        churn.come_and_go(&rig, 70).unwrap();
+        drop(rig);
+        churn
+    };
+    let mut churn = prepare();
+    let before = churn.disk.operations();
+    work(&mut churn);
+    let (operations, left) = (churn.disk.operations() - before, churn.listed());
+    assert!(left < FEW, "{left} are named");
+    for operation in 0..operations {
+        let mut churn = prepare();
+        churn.disk.arm(Fault::CrashAt(churn.disk.operations() + operation));
+        work(&mut churn);
+        for choice in 0..2 {
+            let disk = churn.disk.after_crash(|count| (operation as usize + choice) % count);
+            let Churn { next, kept, .. } = churn;
+            let clock = Arc::new(ManualClock::at(churn.clock.read().wall));
+            let mut second = Churn { disk, clock, next, kept };
+            let rig = second.open();
+            second.examine(&rig);
+            second.kept = rig.read(KEPT).len() as u64;
+            let last = rig.store.log(LogId(second.next - 1)).unwrap().end();
+            rig.store.give_up(&[(LogId(second.next - 1), last)]).unwrap();
+            // What was refused or lost came to nothing: the next is another.
+            second.next += 1;
+            second.come_and_go(&rig, 70).unwrap();
+            for _ in 0..2 {
+                second.come_and_go(&rig, 1).unwrap();
+                second.keep_house(&rig).unwrap();
+            }
+            second.examine(&rig);
+            drop(rig);
+            assert!(second.listed() < FEW, "{operation}: {} are named", second.listed());
+            second.check();
+            second.examine(&second.open());
+        }
+    }
+}
