@@ -84,6 +84,8 @@ pub struct KafkaOptions {
     pub broker_defaults: BTreeMap<String, String>,
     /// Groups.
     pub groups: GroupOptions,
+    /// What new topics and members are told apart by: 16 bytes that nobody has had. A simulation gives its own.
+    pub new_id: fn() -> [u8; 16],
 }
 
 impl Default for KafkaOptions {
@@ -110,6 +112,7 @@ impl Default for KafkaOptions {
             broker_configs: Vec::new(),
             broker_defaults: BTreeMap::new(),
             groups: GroupOptions::default(),
+            new_id: || Uuid::new_v4().into_bytes(),
         }
     }
 }
@@ -192,7 +195,9 @@ impl Kafka {
         options: KafkaOptions,
     ) -> Result<Arc<Kafka>, engine::EngineError> {
         let log = Arc::new(EngineGroupLog::new(Arc::clone(&engine)));
-        let groups = Coordinator::new(options.groups.clone(), log, Uuid::new_v4);
+        let new_id = options.new_id;
+        let new_member_id = move || Uuid::from_bytes(new_id());
+        let groups = Coordinator::new(options.groups.clone(), log, new_member_id);
         for (group, snapshot) in engine.group_snapshots()? {
             if let Err(error) = groups.restore(&group, &snapshot) {
                 tracing::warn!(%group, %error, "a group cannot be restored; its members join anew");

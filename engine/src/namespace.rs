@@ -10,6 +10,7 @@ mod forgotten;
 mod restating;
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc, SysTime, TOPIC_MARK};
@@ -184,9 +185,12 @@ pub(crate) fn name_fault(name: &str) -> Option<String> {
 /// All versions of one topic: from a stamp on, what it was; `None` from its deletion on.
 type Versions = Vec<(Hlc, Option<Arc<Topic>>)>;
 
+/// Walked in the same order in each run of a simulation: nobody but the server chooses ids.
+type ById = HashMap<TopicId, Versions, BuildHasherDefault<DefaultHasher>>;
+
 #[derive(Default)]
 pub(crate) struct Namespace {
-    by_id: HashMap<TopicId, Versions>,
+    by_id: ById,
     current: BTreeMap<Arc<str>, Arc<Topic>>,
     /// The ids that a name has had, in order of creation.
     names: HashMap<Arc<str>, Vec<TopicId>>,

@@ -1,7 +1,7 @@
 //! What idempotent producers wrote last, per log: Kafka's dedup of the last five batches (KIP-98),
 //! kept on the writer's thread, where the order of appends is decided.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use hlc::Hlc;
 use serde::{Deserialize, Serialize};
@@ -212,7 +212,10 @@ impl Producers {
     /// All that is remembered of what was committed.
     pub(crate) fn encode(&self) -> Vec<u8> {
         assert!(self.undo.is_empty(), "nothing is staged when a segment is sealed");
-        postcard::to_stdvec(&(self.active_ms, self.counted, &self.by_log))
+        // In order: what is the same is the same bytes.
+        let by_log: BTreeMap<LogId, BTreeMap<&i64, &Producer>> =
+            self.by_log.iter().map(|(log, held)| (*log, held.iter().collect())).collect();
+        postcard::to_stdvec(&(self.active_ms, self.counted, by_log))
             .expect("producers can be encoded")
     }
 

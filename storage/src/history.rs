@@ -21,6 +21,7 @@ mod replacing;
 mod thinning;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -92,6 +93,9 @@ pub struct HistoryStats {
     pub forgotten: AtomicU64,
 }
 
+/// Walked in the same order in each run of a simulation: nobody but the store's user chooses ids.
+type LoadedLogs = HashMap<LogId, Arc<Log>, BuildHasherDefault<DefaultHasher>>;
+
 /// What is sealed.
 pub(crate) struct History {
     pub(crate) disk: Arc<dyn Disk>,
@@ -101,7 +105,7 @@ pub(crate) struct History {
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) stats: HistoryStats,
     /// The logs that are in memory. Locked behind the manifest, where both are.
-    logs: RwLock<HashMap<LogId, Arc<Log>>>,
+    logs: RwLock<LoadedLogs>,
     /// What stands in for the beginnings of logs that have not come into memory yet.
     unloaded_bases: Mutex<HashMap<LogId, Arc<Base>>>,
     /// How often logs were dropped from memory.
@@ -159,7 +163,7 @@ struct Waiting {
 /// What was given up before the last round, and may be freed in the next.
 #[derive(Default)]
 struct Reclaiming {
-    settled: HashMap<LogId, Offset>,
+    settled: BTreeMap<LogId, Offset>,
     /// Data files that nothing names since then.
     unnamed: Vec<String>,
     /// The last generation that a base was given in this life.

@@ -82,7 +82,7 @@ async fn create(
     let configs = configs(asked)?;
     let partitions = partition_count(kafka, asked)?;
     // What was only tried has no id that anybody could ask for.
-    let id = if validate_only { TopicId::default() } else { new_topic_id() };
+    let id = if validate_only { TopicId::default() } else { new_topic_id(kafka) };
     let topic = kafka.engine.create_topic(name, partitions, configs, id, validate_only).await?;
     Ok(CreatableTopicResult::default()
         .with_name(asked.name.clone())
@@ -259,11 +259,11 @@ fn settings(kafka: &Kafka, topic: &Topic) -> Vec<CreatableTopicConfigs> {
 
 /// An id for a new topic. As Kafka does, none whose text begins with a dash, which tools would take
 /// for an option.
-pub(super) fn new_topic_id() -> TopicId {
+pub(super) fn new_topic_id(kafka: &Kafka) -> TopicId {
     /// In Kafka's base 64, which takes six bits from the front.
     const DASH: u8 = 62;
     loop {
-        let id = Uuid::new_v4().into_bytes();
+        let id = (kafka.options.new_id)();
         if id[0] >> 2 != DASH {
             return id;
         }
@@ -369,7 +369,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::apis) async fn topic(kafka: &Arc<Kafka>, name: &str, partitions: u32) {
-        let id = new_topic_id();
+        let id = new_topic_id(kafka);
         kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await.unwrap();
     }
 

@@ -157,7 +157,7 @@ mod tests {
             ("neither", "", 0),
         ] {
             let configs = BTreeMap::from([("cleanup.policy".to_owned(), policy.to_owned())]);
-            kafka.engine.create_topic(name, 1, configs, new_topic_id(), false).await.unwrap();
+            kafka.engine.create_topic(name, 1, configs, new_topic_id(&kafka), false).await.unwrap();
             assert_eq!(before(&kafka, name, 0, 0).await.0, code, "{name}");
             let unknown = ResponseError::UnknownTopicOrPartition.code();
             assert_eq!(before(&kafka, name, 7, 0).await.0, unknown, "{name}");

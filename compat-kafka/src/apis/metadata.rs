@@ -180,7 +180,7 @@ impl Asked<'_> {
         // is there at once; but whoever deleted it, and looks whether it is gone, is to see that it was. Nobody looks
         // any more once it is forgotten.
         let was_deleted = kafka.engine.has_known_topic(name);
-        let id = new_topic_id();
+        let id = new_topic_id(kafka);
         let partitions = kafka.options.partitions;
         let created = kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false).await;
         // Somebody else may have been quicker: then it is there, which is what was asked for.

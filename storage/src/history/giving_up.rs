@@ -178,7 +178,7 @@ impl History {
     }
 
     /// Up to where each log can be freed that has something to free.
-    fn due(&self, settled: &HashMap<LogId, Offset>) -> HashMap<LogId, Offset> {
+    fn due(&self, settled: &BTreeMap<LogId, Offset>) -> BTreeMap<LogId, Offset> {
         let manifest = self.manifest.lock();
         settled
             .iter()
@@ -190,7 +190,7 @@ impl History {
     /// Frees what is due, as far as it is proved; the data files that are not named any more.
     fn free_runs(
         &self,
-        due: &mut HashMap<LogId, Offset>,
+        due: &mut BTreeMap<LogId, Offset>,
         freed: &mut Freed,
     ) -> io::Result<Vec<String>> {
         let mut touched: HashSet<u64> = HashSet::new();
@@ -262,7 +262,7 @@ impl History {
     }
 
     /// Whether anything of a part is still looked for.
-    fn is_alive(&self, part: &Part, due: &HashMap<LogId, Offset>) -> io::Result<bool> {
+    fn is_alive(&self, part: &Part, due: &BTreeMap<LogId, Offset>) -> io::Result<bool> {
         let index = part.index();
         for number in 0..index.header.runs {
             let run = part.note(index.run_at(number))?;

@@ -1,5 +1,6 @@
 //! One life of a node: the engine and Kafka's face, on a simulated disk and clock.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -87,12 +88,30 @@ fn engine_options(shape: Shape, catalog: PathBuf) -> EngineOptions {
     }
 }
 
+thread_local! {
+    /// How many ids were given out in this world, above its seed.
+    static IDS: Cell<u128> = const { Cell::new(0) };
+}
+
+/// Begins to give out the ids of a world.
+pub(crate) fn begin_ids(seed: u64) {
+    IDS.set(u128::from(seed) << 64);
+}
+
+/// An id that nobody has had in this world, and that is the same in each run of it.
+fn new_id() -> [u8; 16] {
+    IDS.set(IDS.get() + 1);
+    // In no order, as ids are.
+    IDS.get().wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_le_bytes()
+}
+
 fn kafka_options() -> KafkaOptions {
     KafkaOptions {
         auto_create_topics: false,
         transfers: TransferLimits { stall_max: STALL_MAX, rate_min: 4 << 10 },
         requests_bytes_max: 512 << 10,
         answers_bytes_max: 256 << 10,
+        new_id,
         ..KafkaOptions::default()
     }
 }

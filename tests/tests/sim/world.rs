@@ -25,7 +25,7 @@ use crate::facts::Fact;
 use crate::invariants::{self, Invariant};
 use crate::ledger::{Ledger, Step};
 use crate::network::End;
-use crate::node::{Node, Shape};
+use crate::node::{Node, Shape, begin_ids};
 use crate::reached::Reached;
 use crate::trace::Trace;
 
@@ -69,6 +69,7 @@ pub(crate) fn run(seed: u64, prints: bool) -> Outcome {
         .start_paused(true)
         .build()
         .expect("a runtime without threads can be made");
+    begin_ids(seed);
     let everything = async {
         let world = Rc::new(World::new(Shape::of(seed), prints));
         world.live(seed).await;
