@@ -24,7 +24,6 @@ use crate::error::EngineError;
 use crate::groups::Groups;
 use crate::namespace::GROUPS_LOG;
 use crate::namespace::event::Event;
-use crate::pins::ChangesHeld;
 use crate::seek::{SeekError, earliest, is_kept};
 
 /// So many bytes are worth the effort, however small a part of the log they are.
@@ -72,19 +71,25 @@ impl Engine {
     /// # Errors
     /// The disk fails.
     pub async fn give_up_old_groups(self: &Arc<Engine>) -> Result<bool, EngineError> {
-        // No pin is set at a moment before the horizon while it moves.
-        let held = self.hold_changes().await;
         let engine = Arc::clone(self);
-        self.on_a_thread(move || engine.give_up_groups_now(held)).await
+        self.on_a_thread(move || engine.give_up_groups_now()).await
     }
 
-    fn give_up_groups_now(&self, held: ChangesHeld) -> Result<bool, EngineError> {
+    fn give_up_groups_now(&self) -> Result<bool, EngineError> {
         let Some(Going { horizon, start }) = self.going_of_groups()? else { return Ok(false) };
         let groups = self.shared.groups()?;
         let bytes_max = self.options.housekeeping.restated_bytes_max;
+        // This may take long, and holds nobody up.
         groups.restate(horizon, bytes_max, &mut |event| self.change_here(event).map(drop))?;
         // One that forgot more than the log still has would be made anew at the next start.
         groups.catalog().flush();
+        // No pin is set at a moment before the horizon while it moves. If one was set meanwhile, what was
+        // restated belongs to no start.
+        let Some(held) = self.hold_changes_here() else { return Ok(false) };
+        let until = self.time_to_give_up().map(|now| self.offsets_until(now));
+        if until.is_none_or(|until| until < horizon) {
+            return Ok(false);
+        }
         self.store.give_up(&[(GROUPS_LOG, start)])?;
         drop(held);
         let versions = groups.prune(horizon.bound())?;

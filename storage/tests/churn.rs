@@ -16,6 +16,7 @@ use std::time::Duration;
 use harness::{Random, Rig, Seen, TempDir, append};
 use hlc::{Cut, Hlc, ManualClock, OsClock, SysTime, WallClock};
 use storage::disk::RealDisk;
+use storage::manifest::Manifest;
 use storage::{Durability, LogId, Offset, Options};
 
 const DAYS: u64 = 30;
@@ -72,12 +73,19 @@ fn live(rig: &Rig, clock: &ManualClock, batches: u64) {
             keep(rig, WEEKLY, 7, now);
             rig.store.free().unwrap();
             rig.store.tend().unwrap();
+            rig.store.forget_logs(&is_known).unwrap();
         }
     }
     for _ in 0..3 {
         rig.store.free().unwrap();
         rig.store.tend().unwrap();
+        rig.store.forget_logs(&is_known).unwrap();
     }
+}
+
+/// Whether anybody may ask for a log: nobody does for that of a topic which was deleted.
+fn is_known(log: LogId) -> bool {
+    [DAILY, WEEKLY].contains(&log)
 }
 
 /// Files of a kind, and the room that they take; without the reserve, which follows nothing.
@@ -160,6 +168,10 @@ fn thirty_days_of_tiny_batches_leave_what_is_kept() {
         "{of_all} bytes, a new store takes {of_new}"
     );
     assert!(files <= 5 * parts as u64 + 32, "{files} files of {parts} parts");
+    let manifest = Manifest::read(&*disk()).unwrap();
+    eprintln!("{} logs in the manifest", manifest.logs.len());
+    let held = parts as u64 + 4 * frames / 100 * batches / frames;
+    assert!(manifest.logs.len() as u64 <= 128 + held, "{} logs", manifest.logs.len());
     assert!(parts <= 60, "{parts} parts of {sealed} segments");
     assert!(
         entries <= 2 * kept.len() as u64,

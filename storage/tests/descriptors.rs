@@ -45,20 +45,20 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
     let directory = TempDir::new("descriptors");
     let rig = open(&directory);
     let mut acknowledged = Vec::new();
-    let mut write = |rig: &Rig, nth: u32| {
+    let write = |rig: &Rig, acknowledged: &mut Vec<u8>, nth: u32| {
         let payload = vec![nth as u8; 10_000];
         let written = rig.append(vec![append(1, &payload)], Durability::Synced).remove(0);
         acknowledged.extend(written.is_ok().then_some(nth as u8));
         written
     };
     for nth in 0..40 {
-        write(&rig, nth).expect("there are descriptors");
+        write(&rig, &mut acknowledged, nth).expect("there are descriptors");
     }
     let mut refused = 0;
     for round in 0..3 {
         let mut hogs = use_up();
         for nth in 0..40 {
-            match write(&rig, 40 + round * 80 + nth) {
+            match write(&rig, &mut acknowledged, 40 + round * 80 + nth) {
                 Ok(_) => {}
                 Err(AppendError::Disk(why)) => {
                     assert!(why.contains("open more files"), "{why}");
@@ -77,10 +77,26 @@ fn a_process_out_of_descriptors_refuses_writes_and_takes_them_again_later() -> i
         }
         drop(hogs);
         for nth in 40..80 {
-            write(&rig, 40 + round * 80 + nth).expect("there are descriptors again");
+            write(&rig, &mut acknowledged, 40 + round * 80 + nth)
+                .expect("there are descriptors again");
         }
     }
     assert!(refused > 0, "a segment was to begin and could not");
+    // What is sealed and not synced yet can be synced, whatever was closed for others meanwhile.
+    for nth in 0..40 {
+        let one = append(1, &[nth; 10_000]);
+        rig.append(vec![one], Durability::Written).remove(0).expect("there are descriptors");
+        acknowledged.push(nth);
+    }
+    let mut hogs = use_up();
+    for _ in 0..20 {
+        if rig.append(vec![append(1, &[9; 10_000])], Durability::Written).remove(0).is_ok() {
+            acknowledged.push(9);
+        }
+        hogs.extend(use_up());
+    }
+    rig.store.sync()?;
+    drop(hogs);
     let kept = |rig: &Rig| -> Vec<u8> {
         rig.read(LogId(1)).iter().map(|entry| entry.payload[0]).collect()
     };

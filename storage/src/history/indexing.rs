@@ -39,7 +39,7 @@ impl History {
 
     fn index_segment(&self, segment: &Arc<Segment>, end: u64) -> io::Result<()> {
         // It may have been written without a sync. A file that cannot be opened now is not one that cannot be synced.
-        segment.sync().inspect_err(|error| {
+        segment.settle().inspect_err(|error| {
             if !is_out_of_descriptors(error) {
                 self.lose(segment, error);
             }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -78,11 +79,14 @@ pub struct Segment {
     salt: u64,
     /// Why it could not be synced, if so: from then on it cannot be.
     sync_failed: Mutex<Option<String>>,
+    /// Whether it was sealed, and is on stable storage.
+    is_settled: AtomicBool,
 }
 
 impl Segment {
     fn new(SegmentHeader { start, salt }: SegmentHeader, data: Arc<DataFile>) -> Segment {
-        Segment { start, data, salt, sync_failed: Mutex::default() }
+        let is_settled = AtomicBool::new(false);
+        Segment { start, data, salt, sync_failed: Mutex::default(), is_settled }
     }
 
     /// Puts it on stable storage. Never tried again after a failure, by whomever: the kernel forgets
@@ -98,6 +102,22 @@ impl Segment {
                 *failed = Some(error.to_string());
             }
         })
+    }
+
+    /// The same of a segment that was sealed: of which nothing more is written. Until then its file is held open, so
+    /// that it never waits for a descriptor.
+    pub(crate) fn settle(&self) -> io::Result<()> {
+        if !self.is_settled() {
+            self.sync()?;
+            self.is_settled.store(true, Ordering::Release);
+            self.file().hold_open(false);
+        }
+        Ok(())
+    }
+
+    /// Whether it was sealed, and is on stable storage.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
     }
 
     /// Creates a segment, its header and name on stable storage.

@@ -279,10 +279,13 @@ impl Journal {
         }
         let (segment, end, leaves) = (Arc::clone(&current), self.end, self.leaves.take());
         sealed(SegmentEnd { segment, end, leaves }).map_err(WriteError::Refused)?;
-        current.file().hold_open(false);
         self.current = None;
+        // Whoever indexes a segment syncs it.
+        self.unsynced.retain(|segment| !segment.is_settled());
         if self.synced_to < self.end {
             self.unsynced.push(current);
+        } else {
+            current.file().hold_open(false);
         }
         Ok(())
     }
@@ -388,9 +391,9 @@ impl Journal {
     /// Never retried: the kernel forgets what it could not write, and says so only once.
     fn sync_files(&mut self) -> Result<(), WriteError> {
         let broken = |source| WriteError::Broken { doing: "sync journal", source };
-        for segment in self.unsynced.drain(..).chain(self.current.clone()) {
-            segment.sync().map_err(broken)?;
+        for segment in self.unsynced.drain(..) {
+            segment.settle().map_err(broken)?;
         }
-        Ok(())
+        self.current.as_ref().map_or(Ok(()), |current| current.sync()).map_err(broken)
     }
 }

@@ -17,7 +17,7 @@ const WHY: &str = "Compacted topic cannot accept message without key in topic pa
 
 async fn topic(kafka: &Arc<Kafka>, name: &str, policy: &str) {
     let configs = BTreeMap::from([("cleanup.policy".to_owned(), policy.to_owned())]);
-    kafka.engine.create_topic(name, 1, configs, new_topic_id(&kafka), false).await.unwrap();
+    kafka.engine.create_topic(name, 1, configs, new_topic_id(kafka), false).await.unwrap();
 }
 
 fn batch(codec: Codec, keys: &[Option<&str>]) -> Bytes {
