@@ -22,7 +22,7 @@ use crate::part::{Indexed, Layout, Part};
 /// Where the pieces of a stretch are longer than this on average, filing gains nothing.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// How much of a stretch is gathered at once.
-const GATHER_BYTES: usize = 32 << 20;
+const GATHER_BYTES: usize = 64 << 20;
 const GATHER_STEPS: usize = 64 << 10;
 /// How much is read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -102,6 +102,9 @@ impl<'a> Sources<'a> {
 struct Filing {
     writer: FiledWriter,
     builder: IndexBuilder,
+    /// The frames of one pass, in memory that is used again: new pages cost more than what is read to them.
+    frames: Vec<u8>,
+    window: LoadBuffer,
 }
 
 impl History {
@@ -201,6 +204,8 @@ impl History {
         let mut filing = Filing {
             writer: FiledWriter::create(&*self.disk, name, header)?,
             builder: IndexBuilder::create(&*self.disk, &index_name(name), start, end)?,
+            frames: Vec::new(),
+            window: LoadBuffer::default(),
         };
         let mut sources = Sources::new(parts)?;
         let mut gathering = Gathering::default();
@@ -251,8 +256,8 @@ impl History {
         // indexed, that is told by whoever tries next.
         while self.index_next().unwrap_or(false) {}
         let Gathering { steps, .. } = std::mem::take(gathering);
-        let frames = self.read_frames(parts, &steps)?;
-        let mut rest = &frames[..];
+        self.read_frames(parts, &steps, filing)?;
+        let mut rest = &filing.frames[..];
         for step in steps {
             match step {
                 Step::Begin(run) => {
@@ -272,9 +277,14 @@ impl History {
         Ok(())
     }
 
-    /// The frames of the entries among some steps, one after the other; read in the order in which they
-    /// stand in the files.
-    fn read_frames(&self, parts: &[Arc<Part>], steps: &[Step]) -> io::Result<Vec<u8>> {
+    /// Reads the frames of the entries among some steps, to stand one after the other; in the order in which
+    /// they stand in the files.
+    fn read_frames(
+        &self,
+        parts: &[Arc<Part>],
+        steps: &[Step],
+        Filing { frames, window, .. }: &mut Filing,
+    ) -> io::Result<()> {
         let mut places = Vec::with_capacity(steps.len());
         let mut length = 0;
         for step in steps {
@@ -284,8 +294,7 @@ impl History {
             length += bytes;
         }
         places.sort_unstable();
-        let mut frames = vec![0; length];
-        let mut window = LoadBuffer::default();
+        frames.resize(length.max(frames.len()), 0);
         let (mut held_of, mut held, mut limit) = (usize::MAX, 0..0, 0);
         for (source, at, bytes, to) in places {
             let data = parts[source].data();
@@ -295,13 +304,13 @@ impl History {
             if at < held.start || at + bytes as u64 > held.end {
                 self.give_way()?;
                 let count = bytes.max(READ_BYTES).min((limit - at.min(limit)) as usize).max(bytes);
-                data.load_around(&mut window, at, count)?;
+                data.load_around(window, at, count)?;
                 held = at..at + count as u64;
             }
             let from = (at - held.start) as usize;
             frames[to..to + bytes].copy_from_slice(&window.bytes()[from..from + bytes]);
         }
-        Ok(frames)
+        Ok(())
     }
 
     /// Leaves the disk and the processor to other work, if there is any.
