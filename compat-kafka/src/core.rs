@@ -84,7 +84,7 @@ pub struct KafkaOptions {
     pub broker_defaults: BTreeMap<String, String>,
     /// Groups.
     pub groups: GroupOptions,
-    /// What new topics and members are told apart by: 16 bytes that nobody has had. A simulation gives its own.
+    /// Makes the ids of new topics and group members, each unique. A simulation gives them by its seed.
     pub new_id: fn() -> [u8; 16],
 }
 

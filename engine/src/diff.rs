@@ -494,7 +494,7 @@ fn is_changed(before: &Topic, after: &Topic) -> bool {
     before.partitions.len() != after.partitions.len() || before.config != after.config
 }
 
-/// Pins are told as they were set and removed, by the events of the namespace.
+/// The pins section is read from the namespace's events, so these must be kept from `from` on.
 fn check_pins_kept(log: &Log, from: Cut) -> Result<(), SeekError> {
     let horizon = log.horizon();
     match is_kept(&horizon, from) {

@@ -1,9 +1,9 @@
 //! Which topics there are, and were.
 //!
 //! Every version of every topic stays in memory, by stamp: a name is resolved at the moment that is
-//! asked for, so a topic that was deleted since is still there in the past. One that was deleted, and of
-//! which nothing is kept, is forgotten some time ([`Namespace::forget`]); what stays of it is when there was
-//! something that is not known any more.
+//! asked for, so a topic that was deleted since is still there in the past. A deleted topic of which nothing
+//! is kept is forgotten in the end ([`Namespace::forget`]); only the time from its creation to its deletion
+//! stays known.
 
 pub(crate) mod event;
 mod forgotten;
@@ -199,7 +199,7 @@ pub(crate) struct Namespace {
     partition_count: usize,
     pub(crate) producer_ids_below: i64,
     pub(crate) pins: Pins,
-    /// When topics were there that are not known any more.
+    /// From when to when there were topics that are now forgotten.
     forgotten: ForgottenSpans,
 }
 

@@ -1,28 +1,27 @@
 //! Forgetting topics of which nothing is kept.
 //!
-//! Every version of every topic is in memory, and is made anew from log 0 at each start: topics that are made
-//! and deleted would add to both for ever. So the beginning of log 0 is given up, once enough of it speaks of
-//! topics that can be forgotten: what else there was to know at a moment, the *horizon*, is said again at
-//! the log's end, durably, and everything before that moment goes.
+//! Every version of every topic is held in memory, and is rebuilt from log 0 at each start: without a horizon,
+//! topics that come and go would add to both for ever. So the beginning of log 0 is given up once enough of it
+//! is about topics that can be forgotten. The rest of the state at that moment, the *horizon*, is first
+//! restated at the log's end, durably.
 //!
 //! A topic can be forgotten once
 //! - it was deleted longer ago than [`EngineOptions::deleted_topic_retention`](crate::EngineOptions): until
 //!   then cuts can still show that it was there, whether it ever had a record or not;
 //! - all of its records were given up;
 //! - no pin names it, or has it in its cut;
-//! - what its end did to committed offsets is known without it: they were restated since, or there never were
-//!   any that are still known. A catalog that is made anew has to end them by its deletion else.
+//! - its deletion is not needed to rebuild committed offsets: they were restated since, or none that is still
+//!   known was ever committed for it. Otherwise a rebuilt catalog needs the deletion to end them.
 //!
 //! What holds true of it:
 //! - The horizon is the stamp of the newest deletion of a topic that is forgotten. It is the last entry that
 //!   was given up, so the log's start tells which restatement belongs to it. It never falls.
-//! - What is restated, and the entries from the log's start on, make all that is known anew, version by
-//!   version with the stamps of then: moments before the horizon read as they did. Only topics that are
-//!   forgotten are missing, and a cut of which one may be missing is an error
-//!   ([`Namespace::forgotten_in`]), where all topics are asked for, or one by a name that is not known.
-//! - Of several whole restatements of one horizon the last counts: the log is given up behind it, and only
-//!   then topics are forgotten. Those before say no less, but a log may have been forgotten since of a topic
-//!   that they have. One that was broken off is no whole one, and those of other horizons are passed over.
+//! - The restatement and the entries from the log's start on rebuild all versions with their original stamps:
+//!   moments before the horizon read as they did. Only forgotten topics are missing. A cut that may miss one
+//!   is an error ([`Namespace::forgotten_in`]) when all topics are asked for, or one by an unknown name.
+//! - Of several complete restatements of one horizon the last counts: only after it is the log given up and
+//!   are topics forgotten. An earlier one says no less, but may name a topic whose log was forgotten since.
+//!   Incomplete ones, and those of other horizons, are skipped.
 //! - Nothing is forgotten in memory before the log's start is on stable storage. So an answer that was
 //!   refused for it is not given after a crash either.
 //! - Numbers of logs and of producers that were given out are not given out again.
@@ -59,7 +58,7 @@ struct Going {
 }
 
 /// A topic that may be forgotten.
-struct Ended {
+struct TopicEnd {
     id: TopicId,
     name: Arc<str>,
     deleted: Hlc,
@@ -117,7 +116,7 @@ impl Engine {
     }
 
     /// The topics that were deleted long ago, of which no record is kept and that no pin shows.
-    fn ended_topics(&self) -> Vec<Ended> {
+    fn ended_topics(&self) -> Vec<TopicEnd> {
         // By a clock that cannot be trusted nothing is long ago.
         let Some(now) = self.time_to_give_up() else { return Vec::new() };
         let (kept, frontier) = (self.options.deleted_topic_retention, self.frontier());
@@ -128,14 +127,14 @@ impl Engine {
             let deleted = deleted.filter(|at| is_over(at.time(), kept, now) && *at <= frontier)?;
             let goes = is_empty(topic) && !namespace.pins.show(&topic.id, topic.created, deleted);
             let Topic { id, name, .. } = &**topic;
-            goes.then(|| Ended { id: *id, name: Arc::clone(name), deleted })
+            goes.then(|| TopicEnd { id: *id, name: Arc::clone(name), deleted })
         };
         namespace.topics_ever().filter_map(ended).collect()
     }
 
     /// The horizon by which topics are forgotten, the first offset that stays then, and how many bytes go; if
     /// those are worth the effort.
-    fn going_bytes(&self, ended: &[Ended]) -> Result<Option<(Hlc, Offset, u64)>, EngineError> {
+    fn going_bytes(&self, ended: &[TopicEnd]) -> Result<Option<(Hlc, Offset, u64)>, EngineError> {
         let Some(horizon) = ended.iter().map(|topic| topic.deleted).max() else { return Ok(None) };
         let log = self.store.log(NAMESPACE_LOG)?;
         let start = log.tip_at(Cut::through(horizon))?.end;

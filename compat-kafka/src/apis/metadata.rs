@@ -176,9 +176,9 @@ impl Asked<'_> {
         if !creates || split_topic(name).is_some() {
             return refused(Some(name), Uuid::nil(), ResponseError::UnknownTopicOrPartition);
         }
-        // Kafka says of a topic that it makes for this request that it is not there, and clients ask again. Here it
-        // is there at once; but whoever deleted it, and looks whether it is gone, is to see that it was. Nobody looks
-        // any more once it is forgotten.
+        // Kafka answers UNKNOWN_TOPIC_OR_PARTITION for a topic that this request creates, and clients retry. Here
+        // it exists at once. Only for a name that was deleted before we answer as Kafka does, so that a client that
+        // polls until its deletion is done sees it gone. Nobody polls for a topic that is long forgotten.
         let was_deleted = kafka.engine.has_known_topic(name);
         let id = new_topic_id(kafka);
         let partitions = kafka.options.partitions;

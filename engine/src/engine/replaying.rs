@@ -182,8 +182,8 @@ impl<'a> CatalogFill<'a> {
         let files = FilesFill::begin(store.log(FILES_LOG)?, Arc::clone(catalog))?;
         let changes = Ahead::new(Arc::clone(&log), unseen);
         let mut ends = Ahead::new(Arc::clone(&names), names_unseen);
-        // Those whose events were given up are known all the same, but for topics of which the catalog
-        // has nothing.
+        // Deletions whose events were given up: the namespace still has them, but for forgotten topics, of which
+        // the catalog has nothing.
         let restated =
             shared.namespace.read().deletions(floor.bound().previous(), names.horizon().lost_to);
         ends.before = restated
@@ -242,7 +242,7 @@ impl<'a> CatalogFill<'a> {
 
 /// The events of a log, one of which may have been looked at.
 struct Ahead {
-    /// What comes before those of the log.
+    /// Events to apply before those of the log.
     before: VecDeque<Replayable>,
     events: Events,
     next: Option<Replayable>,

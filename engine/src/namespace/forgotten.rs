@@ -1,17 +1,17 @@
-//! When there were topics that are not known any more.
+//! The spans of time in which there were topics that are now forgotten.
 //!
-//! Of a topic that is forgotten, the time from its creation to its deletion stays: a cut of that time may
-//! have held it, so what all topics of the cut were cannot be said. Times that overlap are one, and where
-//! there are many, those that lie closest together become one, with the time between them. So this takes
-//! bounded memory, and never says that something is known that is not.
+//! Of a forgotten topic the span from its creation to its deletion stays: a cut within it may have held the
+//! topic, so the cut's list of topics is unknown. Overlapping spans are joined, and beyond [`SPANS_MAX`] the
+//! nearest ones are, with the gap between them. So memory is bounded, and the error is always on the side of
+//! "unknown".
 
 use hlc::{Cut, Hlc};
 
-/// So many times are told apart.
+/// How many spans are kept apart.
 const SPANS_MAX: usize = 64;
 
-/// The first is the stamp of a creation, the last that of a deletion. A cut holds something of it that admits
-/// the first and not the last.
+/// The stamp of the earliest creation and of the latest deletion. A cut that admits the first and not the last
+/// may have held a forgotten topic.
 type Span = (Hlc, Hlc);
 
 /// By time; they do not overlap.
@@ -19,7 +19,7 @@ type Span = (Hlc, Hlc);
 pub(super) struct ForgottenSpans(Vec<Span>);
 
 impl ForgottenSpans {
-    /// Adds the times of more topics.
+    /// Adds the spans of more topics.
     pub(super) fn extend(&mut self, spans: impl IntoIterator<Item = Span>) {
         self.0.extend(spans);
         self.0.sort_unstable();
@@ -50,21 +50,21 @@ impl ForgottenSpans {
         }
     }
 
-    /// If `cut` may have held what is forgotten: the bound of the first later cut that did not.
+    /// If `cut` may have held a forgotten topic: the bound of the first later cut that did not.
     pub(super) fn in_cut(&self, cut: Cut) -> Option<Hlc> {
         let place = self.0.partition_point(|(first, _)| cut.admits(*first)).checked_sub(1)?;
         let (_, last) = self.0[place];
         (!cut.admits(last)).then(|| last.next())
     }
 
-    /// If something that is forgotten may have been there at some time from one cut to another: the bound of
-    /// the first cut from which on nothing of that was.
+    /// If a forgotten topic may have existed at some time between two cuts: the bound of the first cut from
+    /// which on none of those did.
     pub(super) fn between(&self, from: Cut, until: Cut) -> Option<Hlc> {
         let last = self.0.iter().rev().find(|(first, _)| until.admits(*first))?.1;
         (!from.admits(last)).then(|| last.next())
     }
 
-    /// All of it, by time.
+    /// All spans, by time.
     pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
         self.0.iter().copied()
     }

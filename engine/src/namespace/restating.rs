@@ -1,5 +1,4 @@
-//! Saying again what there is to know of topics and pins at a moment, so that everything older can be given
-//! up; and forgetting topics.
+//! Restating the namespace at a horizon, so that all earlier events can be given up; and forgetting topics.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,19 +10,18 @@ use super::event::{Event, RestatedChange, RestatedPin, TopicChange};
 use super::{FIRST_PARTITION, Namespace, Topic, TopicId, Versions, last_of};
 use crate::seek::SeekError;
 
-/// The most that a change or a pin takes beside its texts: a stamp, an id, lengths and numbers.
+/// An upper bound of a change's or a pin's encoded size, without its strings.
 const CHANGE_BYTES: usize = 64;
-/// What each text of the settings takes beside itself.
+/// The encoded length prefix of a string of the settings, at most.
 const LENGTH_BYTES: usize = 3;
 
 impl Namespace {
-    /// If a topic that is forgotten may have been in `cut`: the bound of the first later cut in which none was.
-    /// Then what is not known of the cut may have been there.
+    /// If a forgotten topic may have been in `cut`: the bound of the first later cut in which none was.
     pub(crate) fn forgotten_in(&self, cut: Cut) -> Option<Hlc> {
         self.forgotten.in_cut(cut)
     }
 
-    /// The same of a stretch of time.
+    /// The same for any time between two cuts.
     pub(crate) fn forgotten_between(&self, from: Cut, until: Cut) -> Option<Hlc> {
         self.forgotten.between(from, until)
     }
@@ -233,7 +231,7 @@ fn first_log(topic: &Topic, index: usize) -> u64 {
     topic.partitions.get(index).map_or(0, |partition| partition.log.id.0)
 }
 
-/// At least how many bytes a change takes.
+/// An upper bound of a change's encoded size.
 fn bytes_of(change: &TopicChange) -> usize {
     let texts = match change {
         TopicChange::Created { name, configs, .. } => name.len() + texts_of(configs),
