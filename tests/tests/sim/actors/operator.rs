@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::Engine;
-use hlc::Hlc;
+use hlc::{Fence, Hlc};
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::catalog::CatalogFaults;
 use storage::disk::{Fault, MemoryDisk};
@@ -42,6 +42,8 @@ const ARMED: Duration = Duration::from_secs(2);
 const NUDGE_MS: i64 = 100;
 /// `clock.skew-max`, as it is if nobody sets it.
 const SKEW_MAX_MS: i64 = 500;
+/// How far ahead of the wall clock the bound is put that is persisted.
+const BOUND_AHEAD_MS: i64 = 1000;
 /// By how much a clock is far off.
 const FAR_OFF_MS: [i64; 4] = [2 * HOUR_MS, 20 * HOUR_MS, 8 * 24 * HOUR_MS, 400 * 24 * HOUR_MS];
 const HOUR_MS: i64 = 60 * 60 * 1000;
@@ -403,8 +405,13 @@ impl Operator {
 
     async fn set_forward_clock(&mut self) {
         let by = self.chance.between(2000, 6000) as i64;
+        // A life that began behind knows the right time only by the bound of the one before, which was ahead.
+        let fence = self.world.engine().and_then(|engine| engine.timekeeper().fence());
+        let is_behind = matches!(fence, Some(Fence::Behind { .. }));
+        let known_to_ms = if is_behind { BOUND_AHEAD_MS } else { 0 };
         self.set_clock(by);
-        if self.world.clock.offset_ms() > self.believed_ms + SKEW_MAX_MS + NUDGE_MS {
+        let believable_ms = self.believed_ms + known_to_ms + SKEW_MAX_MS + NUDGE_MS;
+        if self.world.clock.offset_ms() > believable_ms {
             self.world.tell(&Fact::Mistrusted(true));
         }
         pause(&mut self.chance, 50, 1500).await;
