@@ -77,6 +77,12 @@ impl FoundRun {
         FoundRun { part: Arc::clone(part), index, run }
     }
 
+    /// The spot of its first entry.
+    fn first_spot(self) -> Spot {
+        let first = self.run.first;
+        self.spot(first)
+    }
+
     /// The spot of an entry of it.
     fn spot(self, number: u64) -> Spot {
         let files = Indexed { data: Arc::clone(self.part.data()), index: self.index };
@@ -274,6 +280,17 @@ impl Sealed {
         Ok(None)
     }
 
+    /// The first entry of the oldest run that is not `whole`, as [`Sealed::find`] says. The run may have none.
+    fn first_run(&self, whole: impl Fn(&Run) -> bool) -> io::Result<Option<Spot>> {
+        if let Some(base) = &self.base
+            && !whole(&base.run)
+        {
+            let (source, files) = (Source::Base(Arc::clone(base)), base.files.clone());
+            return Ok(Some(Spot { source, files, run: base.run, number: base.run.first }));
+        }
+        Ok(self.oldest_not(whole)?.map(FoundRun::first_spot))
+    }
+
     /// The entry that holds `offset`, or the first behind it.
     pub(super) fn at_offset(&self, offset: Offset) -> io::Result<Option<Spot>> {
         self.find(|run| run.tip.end <= offset, |placed| placed.entry.end() <= offset)
@@ -338,8 +355,9 @@ impl Sealed {
         time: hlc::UserTime,
         from: Offset,
     ) -> io::Result<Option<Spot>> {
-        let reached = self.find(|run| run.tip.user_peak < time, |_| false)?;
-        let Some(reached) = reached else { return Ok(None) };
+        let Some(reached) = self.first_run(|run| run.tip.user_peak < time)? else {
+            return Ok(None);
+        };
         // In the run that first reaches `time`, or in the one that holds `from`, and then in any.
         let mut spot = match reached.run.base >= from {
             true => reached,
@@ -383,10 +401,7 @@ impl Sealed {
             Source::Base(_) => self.oldest_not(|_| false)?,
             Source::Part(_) => self.oldest_not(|run| run.tip.end <= end)?,
         };
-        Ok(next.map(|found| {
-            let first = found.run.first;
-            found.spot(first)
-        }))
+        Ok(next.map(FoundRun::first_spot))
     }
 
     /// The entry with the largest user time among those that lie wholly in `[from, until)`; the first
