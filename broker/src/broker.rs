@@ -122,7 +122,10 @@ impl Broker {
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());
         let control = open_control(&data, ControlParts { mounts: mounts.clone(), timekeeper });
-        let housekeeping = tokio::spawn(Arc::clone(&engine).keep_house());
+        let (engine_keeper, kafka_keeper) = (Arc::clone(&engine), Arc::clone(&kafka));
+        let housekeeping = tokio::spawn(async {
+            tokio::join!(engine_keeper.keep_house(), kafka_keeper.keep_house());
+        });
         status.serving(Parts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
         Ok(Running {
             status,

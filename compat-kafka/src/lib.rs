@@ -21,6 +21,7 @@ mod guard;
 mod memory_budget;
 mod metrics;
 mod moments;
+mod offset_expiry;
 mod pace;
 mod rot;
 mod routes;

@@ -169,6 +169,16 @@ impl Groups {
                 }
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
             }
+            Event::OffsetsExpired { group, partitions, until } => {
+                let (before, until) = (Cut::below(stamp), Hlc::from_bits(*until));
+                for (topic, partition) in partitions {
+                    let key = offset_key(group, topic, *partition);
+                    let held = self.catalog.get(&key, before)?;
+                    if held.is_some_and(|(committed, _)| committed <= until) {
+                        changes.put(&key, stamp, None);
+                    }
+                }
+            }
             Event::GroupSaved { group, snapshot } => {
                 changes.put(&group_key(group), stamp, Some(snapshot));
             }
@@ -268,6 +278,15 @@ impl Groups {
                 Some(GroupOffset { group, topic, partition, committed, stamp })
             })
             .collect())
+    }
+
+    /// The first group behind `last`, or of all, of which there is an offset, or was one that can still be
+    /// read.
+    pub(crate) fn group_behind(&self, last: Option<&str>) -> Result<Option<String>, CatalogError> {
+        // No key of an offset has this byte behind the separator.
+        let last = last.map(|group| [&offsets_of(Some(group))[..], &[u8::MAX]].concat());
+        let key = self.catalog.key_behind(&[OFFSETS], last.as_deref())?;
+        Ok(key.and_then(|key| parts_of(&key)).map(|(group, ..)| group))
     }
 
     /// A group's snapshot, and when it was saved.

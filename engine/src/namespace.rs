@@ -349,6 +349,7 @@ impl Namespace {
             | Event::GroupDeleted { .. }
             | Event::GroupsRestated { .. }
             | Event::OffsetsSet { .. }
+            | Event::OffsetsExpired { .. }
             | Event::NamespaceRestated { .. } => Ok(()),
         }
     }

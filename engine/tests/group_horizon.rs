@@ -4,7 +4,7 @@
 
 mod rig;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -159,6 +159,34 @@ impl World {
         self.note();
     }
 
+    /// Has all offsets expire that were committed so long ago. Of one group one is committed again in between.
+    async fn expire(&mut self, ms: u64, is_beaten: bool) {
+        let until = Hlc::at(SysTime(self.engine.wall_now().0.saturating_sub(ms)));
+        let (mut last, mut seen, mut is_beaten) = (None::<String>, BTreeSet::new(), is_beaten);
+        while let Some(old) = self.engine.next_old_offsets(last.as_deref(), until).unwrap() {
+            let group = old.group;
+            let held = self.state.offsets.iter().filter(|((of, ..), _)| *of == group);
+            let expected = held.filter(|(_, (_, stamp))| *stamp <= until);
+            let expected: Vec<(String, u32)> =
+                expected.map(|((_, topic, partition), _)| (topic.clone(), *partition)).collect();
+            assert_eq!(old.partitions, expected, "{group:?}");
+            assert_eq!(old.saved.is_some(), self.state.snapshots.contains_key(&group));
+            if let Some((topic, partition)) = old.partitions.first().filter(|_| is_beaten) {
+                is_beaten = false;
+                self.commit(&group, topic, *partition, 7).await;
+            }
+            self.engine.expire_offsets(&group, old.partitions, until).await.unwrap();
+            let state = &mut self.state.offsets;
+            state.retain(|(of, ..), (_, stamp)| *of != group || *stamp > until);
+            self.note();
+            assert!(seen.insert(group.clone()), "{group:?} comes twice");
+            last = Some(group);
+        }
+        for (group, ..) in self.state.offsets.keys() {
+            assert!(seen.contains(group), "{group:?} was not looked at");
+        }
+    }
+
     async fn save(&mut self, group: &str, snapshot: Vec<u8>) {
         self.engine.save_group(group, snapshot.clone()).await.unwrap();
         self.state.snapshots.insert(group.to_owned(), snapshot);
@@ -287,6 +315,7 @@ enum Step {
     DeleteGroup { group: usize },
     Turn { topic: usize, count: u32 },
     Pass { ms: u64 },
+    Expire { ms: u64, is_beaten: bool },
     KeepHouse,
     Pin { ms: u64 },
     Restart { found: Found },
@@ -317,6 +346,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => group().prop_map(|group| Step::DeleteGroup { group }),
         4 => (topic(), 1..6u32).prop_map(|(topic, count)| Step::Turn { topic, count }),
         8 => (1..150u64).prop_map(|ms| Step::Pass { ms }),
+        3 => (0..150u64, any::<bool>()).prop_map(
+            |(ms, is_beaten)| Step::Expire { ms, is_beaten }
+        ),
         10 => Just(Step::KeepHouse),
         1 => (1..200u64).prop_map(|ms| Step::Pin { ms }),
         2 => found().prop_map(|found| Step::Restart { found }),
@@ -344,6 +376,10 @@ async fn take(world: &mut World, step: Step) {
             }
         }
         Step::Pass { ms } => world.pass(ms),
+        Step::Expire { ms, is_beaten } => {
+            world.expire(ms, is_beaten).await;
+            world.check().await;
+        }
         Step::KeepHouse => {
             world.keep_house().await;
             world.check().await;

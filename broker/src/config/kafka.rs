@@ -177,6 +177,23 @@ pub(super) const SETTINGS: &[KafkaSetting] = &[
         }),
     ),
     setting(
+        "offsets.retention.minutes",
+        "10080",
+        Broker(|config, value| {
+            let minutes = value.whole(1, I32_MAX)? as u64;
+            config.kafka_face.groups.offsets_retention = Duration::from_secs(60 * minutes);
+            Ok(())
+        }),
+    ),
+    setting(
+        "offsets.retention.check.interval.ms",
+        "600000",
+        Broker(|config, value| {
+            config.kafka_face.groups.offsets_check_interval = value.time(SHORTEST, WEEK)?;
+            Ok(())
+        }),
+    ),
+    setting(
         "group.max.size",
         "2147483647",
         Broker(|config, value| {

@@ -1,4 +1,4 @@
-//! The fence before committed offsets: may this client set them, or delete them, now?
+//! The fence before committed offsets: may this client set them, or delete them, now? May they expire?
 
 use std::time::Duration;
 
@@ -29,7 +29,28 @@ pub enum CommitKind {
     Transactional,
 }
 
+/// Which of a group's offsets may expire (KIP-211).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OffsetUse {
+    /// It has no members: all of them.
+    Unused,
+    /// Those of topics that its members do not read.
+    Reads(Subscriptions),
+    /// None: what its members read cannot be told, or changes.
+    InUse,
+}
+
 impl Group {
+    /// Which of its offsets may expire?
+    pub fn offset_use(&self) -> OffsetUse {
+        let is_consumers = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
+        match self.state {
+            GroupState::Empty | GroupState::Dead => OffsetUse::Unused,
+            GroupState::Stable if is_consumers => OffsetUse::Reads(self.subscriptions.clone()),
+            _ => OffsetUse::InUse,
+        }
+    }
+
     /// May this client commit offsets? A member's commit is a sign of life.
     pub fn check_commit(&mut self, now: Duration, fence: &CommitFence) -> Result<(), GroupError> {
         self.fence_commit(fence)?;

@@ -24,7 +24,7 @@ use uuid::Uuid;
 use alarms::{AlarmKey, Alarms};
 use slot::{Inner, Slot};
 
-use super::commit::CommitFence;
+use super::commit::{CommitFence, OffsetUse};
 use super::describe::{GroupDescription, ListedGroup};
 use super::error::GroupError;
 use super::heartbeat::HeartbeatRequest;
@@ -277,6 +277,11 @@ impl Coordinator {
     /// May offsets of the group be deleted, and which topics' may not?
     pub fn check_offset_delete(&self, group: &str) -> Result<Subscriptions, GroupError> {
         self.look(group, Group::check_offset_delete)?
+    }
+
+    /// Which offsets of the group may expire? One that is not there has no members.
+    pub fn offset_use(&self, group: &str) -> OffsetUse {
+        self.look(group, Group::offset_use).unwrap_or(OffsetUse::Unused)
     }
 
     /// The group and its members.

@@ -30,7 +30,7 @@ mod subscriptions;
 mod sync;
 
 pub use assignment::assigned;
-pub use commit::{CommitFence, CommitKind};
+pub use commit::{CommitFence, CommitKind, OffsetUse};
 pub use coordinator::{BoxFuture, Coordinator, GroupLog, HeldGroup};
 pub use describe::{GroupDescription, ListedGroup, MemberDescription};
 pub use error::GroupError;

@@ -28,6 +28,11 @@ pub struct Options {
     pub groups_bytes_max: usize,
     /// How long a group without members and without offsets is remembered.
     pub empty_group_retention: Duration,
+    /// How long offsets are kept after a group's last member left, or, where it never had any or none reads
+    /// their topic, after they were committed (`offsets.retention.minutes`).
+    pub offsets_retention: Duration,
+    /// How often is looked for those (`offsets.retention.check.interval.ms`).
+    pub offsets_check_interval: Duration,
     /// How long a write to the group log may take before it counts as failed.
     pub write_timeout: Duration,
 }
@@ -46,6 +51,8 @@ impl Default for Options {
             groups_max: 100_000,
             groups_bytes_max: 512 << 20,
             empty_group_retention: Duration::from_secs(10 * 60),
+            offsets_retention: Duration::from_secs(7 * 24 * 60 * 60),
+            offsets_check_interval: Duration::from_secs(10 * 60),
             write_timeout: Duration::from_secs(5),
         }
     }

@@ -130,6 +130,15 @@ pub enum Event {
         /// Whether it is the last of this restatement.
         is_last: bool,
     },
+    /// Committed offsets expired. One that was committed meanwhile stays.
+    OffsetsExpired {
+        /// The group.
+        group: String,
+        /// Topics and partitions.
+        partitions: Vec<(String, u32)>,
+        /// The bits of a stamp: only what was committed at it or before is removed.
+        until: u64,
+    },
 }
 
 /// Stands, in the place of a partition, for those that a topic gets after its group was set to a
@@ -275,7 +284,8 @@ impl Event {
             | Event::GroupSaved { .. }
             | Event::GroupDeleted { .. }
             | Event::GroupsRestated { .. }
-            | Event::OffsetsSet { .. } => KIND_CATALOG,
+            | Event::OffsetsSet { .. }
+            | Event::OffsetsExpired { .. } => KIND_CATALOG,
         }
     }
 
@@ -359,6 +369,9 @@ mod tests {
         let offset = [1, b't', 0xff, 0xff, 0xff, 0xff, 0x0f, 4, 1, 2, b's', b'5'];
         let expected = [&[12, 1, b'g', 1][..], &offset, &[1, 1, b'u', 1]].concat();
         assert_eq!(set.encode(), expected);
+        let partitions = vec![("u".into(), 1)];
+        let expired = Event::OffsetsExpired { group: "g".into(), partitions, until: 300 };
+        assert_eq!(expired.encode(), [14, 1, b'g', 1, 1, b'u', 1, 0xac, 0x02]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::{Engine, EngineOptions};
+use hlc::{ManualClock, WallClock};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
@@ -39,18 +40,27 @@ pub(crate) struct Joined {
 
 impl Bench {
     pub(crate) fn new() -> Bench {
-        Bench::over(MemoryDisk::new())
+        Bench::over(MemoryDisk::new(), Arc::new(hlc::OsClock), GroupOptions::default())
     }
 
-    fn over(disk: MemoryDisk) -> Bench {
+    /// One whose time passes when the test says so, and that soon forgets groups of which nothing is left.
+    pub(crate) fn with_clock() -> (Bench, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::at(hlc::SysTime(1_700_000_000_000)));
+        let groups =
+            GroupOptions { empty_group_retention: Duration::from_millis(5), ..Default::default() };
+        let wall = Arc::clone(&clock) as Arc<dyn WallClock>;
+        (Bench::over(MemoryDisk::new(), wall, groups), clock)
+    }
+
+    fn over(disk: MemoryDisk, clock: Arc<dyn WallClock>, groups: GroupOptions) -> Bench {
         let format = Arc::new(KafkaFormat { unpacked_bytes_max: 1 << 20 });
-        let (options, clock) = (EngineOptions::default(), Arc::new(hlc::OsClock));
+        let options = EngineOptions::default();
         let engine = Engine::open(Arc::new(disk.clone()), options, clock, format).unwrap();
         let options = KafkaOptions {
             node_id: 7,
             advertised: Some(Address { host: "there".to_owned(), port: 9092 }),
             offset_metadata_bytes_max: 8,
-            groups: GroupOptions { initial_rebalance_delay: Duration::ZERO, ..Default::default() },
+            groups: GroupOptions { initial_rebalance_delay: Duration::ZERO, ..groups },
             ..KafkaOptions::default()
         };
         Bench { kafka: Kafka::new(Arc::new(engine), options).unwrap(), disk }
@@ -60,7 +70,7 @@ impl Bench {
     pub(crate) fn restarted(self) -> Bench {
         self.kafka.close();
         self.kafka.engine.close();
-        Bench::over(self.disk.after_kill())
+        Bench::over(self.disk.after_kill(), Arc::new(hlc::OsClock), GroupOptions::default())
     }
 
     pub(crate) async fn topic(&self, name: &str, partitions: u32) {
