@@ -302,6 +302,44 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_that_shares_one_end_with_another_is_not_that_one() {
+        let mut producers = Producers::default();
+        write(&mut producers, note(0, 0, 10), 0).unwrap();
+        for other in [note(0, 0, 5), note(0, 5, 5), note(0, 0, 11)] {
+            let refused = producers.check(LOG, &other);
+            assert!(
+                matches!(refused, Err(EngineError::OutOfOrderSequence { expected: 10, .. })),
+                "{other:?}"
+            );
+        }
+    }
+
+    /// What is remembered fits into the state of a segment, so what a producer takes there must be right.
+    #[test]
+    fn a_producer_takes_as_much_as_is_said_at_most() {
+        let written = || Written {
+            first: i32::MIN,
+            last: i32::MIN,
+            base: Offset(u64::MAX),
+            stamp: Hlc::from_bits(u64::MAX),
+        };
+        let producer = Producer {
+            epoch: i16::MIN,
+            active_ms: u64::MAX,
+            written: (0..REMEMBERED).map(|_| written()).collect(),
+        };
+        let producers = Producers {
+            by_log: HashMap::from([(LogId(u64::MAX), HashMap::from([(i64::MIN, producer)]))]),
+            active_ms: u64::MAX,
+            counted: Hlc::MAX,
+            ..Producers::default()
+        };
+        // Of a log with one producer, the number of its producers is a byte; and so is that of logs.
+        let (head, logs) = (10 + 10, 1);
+        assert_eq!(producers.encode().len(), head + logs + PRODUCER_BYTES_MAX - 9);
+    }
+
+    #[test]
     fn a_gap_is_refused_and_an_unknown_producer_may_begin_anywhere() {
         let mut producers = Producers::default();
         write(&mut producers, note(0, 500, 1), 0).unwrap();
