@@ -40,12 +40,9 @@ fn options(durability: Durability, segment_bytes_max: u64) -> Options {
         durability,
         segment_bytes_max,
         tail_bytes_max: 2048,
-        idle_logs_max: 0,
         uncovered_parts_max: 1,
         merge_bytes_min: 32 << 10,
-        tended_by_hand: true,
-        driven_by_hand: true,
-        ..Options::default()
+        ..harness::in_files_by_hand()
     }
 }
 

@@ -22,15 +22,7 @@ const FIRST: u64 = 10;
 const FEW: usize = 100;
 
 fn options() -> Options {
-    Options {
-        tail_bytes_max: 0,
-        idle_logs_max: 0,
-        uncovered_parts_max: 2,
-        merge_bytes_min: 16 << 10,
-        tended_by_hand: true,
-        driven_by_hand: true,
-        ..Options::default()
-    }
+    Options { uncovered_parts_max: 2, merge_bytes_min: 16 << 10, ..harness::in_files_by_hand() }
 }
 
 /// A store on which logs come and go.

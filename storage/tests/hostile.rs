@@ -26,13 +26,9 @@ const LOGS: u64 = 4;
 fn options() -> Options {
     Options {
         segment_bytes_max: 24 << 10,
-        tail_bytes_max: 0,
         index_bytes_max: 0,
-        idle_logs_max: 0,
         uncovered_parts_max: 0,
-        tended_by_hand: true,
-        driven_by_hand: true,
-        ..Options::default()
+        ..harness::in_files_by_hand()
     }
 }
 

@@ -16,15 +16,7 @@ use storage::disk::{Disk, DiskFile, MemoryDisk};
 use storage::{Durability, LogId, Offset, Options};
 
 fn options() -> Options {
-    Options {
-        tail_bytes_max: 0,
-        idle_logs_max: 0,
-        uncovered_parts_max: 0,
-        tended_by_hand: true,
-        driven_by_hand: true,
-        proofs: false,
-        ..Options::default()
-    }
+    Options { uncovered_parts_max: 0, proofs: false, ..harness::in_files_by_hand() }
 }
 
 fn seal(rig: &Rig) {

@@ -21,13 +21,9 @@ const PARTS_MAX: usize = 24;
 fn options() -> Options {
     Options {
         segment_frames_max: 12,
-        tail_bytes_max: 0,
-        idle_logs_max: 0,
         uncovered_parts_max: 1,
         merge_bytes_min: 32 << 10,
-        tended_by_hand: true,
-        driven_by_hand: true,
-        ..Options::default()
+        ..harness::in_files_by_hand()
     }
 }
 

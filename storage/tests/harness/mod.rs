@@ -21,6 +21,17 @@ use storage::{
 /// Where simulated clocks begin.
 pub(crate) const BEGIN: SysTime = SysTime(1_795_251_600_000);
 
+/// A store that a test drives step by step, and that has to find everything in files.
+pub(crate) fn in_files_by_hand() -> Options {
+    Options {
+        tail_bytes_max: 0,
+        idle_logs_max: 0,
+        tended_by_hand: true,
+        driven_by_hand: true,
+        ..Options::default()
+    }
+}
+
 /// What an append asks of the [`TestStage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
