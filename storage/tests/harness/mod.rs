@@ -4,6 +4,7 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -370,4 +371,32 @@ impl Drop for Replays {
             eprintln!("replay: STORAGE_SEED={seed} cargo test -p storage --test crash {test}");
         }
     }
+}
+
+pub(crate) fn one(rig: &Rig, log: u64, payload: &[u8], how: Durability) -> TestResult {
+    rig.append(vec![append(log, payload)], how).remove(0)
+}
+
+pub(crate) fn durably(rig: &Rig, log: u64, payload: &[u8]) {
+    one(rig, log, payload, Durability::Synced).expect("a healthy disk takes an append");
+}
+
+/// Names and bytes of all files.
+pub(crate) fn files(disk: &MemoryDisk) -> BTreeMap<String, Vec<u8>> {
+    let names = disk.list().expect("a disk in memory lists its files");
+    names.into_iter().map(|name| (name.clone(), disk.bytes(&name))).collect()
+}
+
+pub(crate) fn segments(disk: &MemoryDisk) -> Vec<String> {
+    let mut names = disk.list().expect("a disk in memory lists its files");
+    names.retain(|name| name.ends_with(".journal"));
+    names.sort();
+    names
+}
+
+pub(crate) fn problems(disk: &MemoryDisk) -> Vec<String> {
+    let before = files(disk);
+    let report = storage::check::check(disk, &mut |_| {}).expect("a disk in memory can be read");
+    assert!(files(disk) == before, "a check changes nothing");
+    report.problems
 }
