@@ -442,6 +442,18 @@ mod tests {
         assert_eq!(count(&again), 1);
     }
 
+    #[test]
+    fn a_day_of_silence_is_enough_and_less_is_not() {
+        let mut producers = Producers::default();
+        record(&mut producers, 1, 1, at(1000));
+        producers.active_ms = EXPIRY_MS - 1;
+        producers.forget_expired();
+        assert_eq!(count(&producers), 1);
+        producers.active_ms = EXPIRY_MS;
+        producers.forget_expired();
+        assert_eq!(count(&producers), 0);
+    }
+
     /// Something is written every half hour.
     fn pass(producers: &mut Producers, time: std::ops::Range<u64>) {
         let ticks = time.clone().step_by(30 * 60 * 1000);
