@@ -325,7 +325,10 @@ pub(super) const WITHOUT_MEANING: &[(&str, &[&str])] = &[
         "there is one server, and no replica elsewhere",
         &["replica.*", "num.replica.*", "offsets.topic.replication.factor", "quota.*"],
     ),
-    ("committed offsets lie in the journal, in no topic", &["offsets.*"]),
+    (
+        "committed offsets lie in the journal, in no topic",
+        &["offsets.commit.*", "offsets.load.*", "offsets.topic.*"],
+    ),
     (
         "this version has no transactions",
         &["transaction.*", "transactional.*", "producer.id.expiration.*"],

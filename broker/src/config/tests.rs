@@ -265,6 +265,12 @@ fn two_settings_that_contradict_each_other_are_told() {
 }
 
 #[test]
+fn a_misspelt_setting_of_offsets_is_not_taken_for_one_that_means_nothing_here() {
+    let found = problems(&set(&[("offsets.retention.minuts", "5")]));
+    assert!(found[0].contains("offsets.retention.minutes"), "{found:?}");
+}
+
+#[test]
 fn only_one_replica_can_be_asked_for() {
     let found = problems(&set(&[("default.replication.factor", "3")]));
     assert!(found[0].ends_with("give 1: there is one server"), "{found:?}");
