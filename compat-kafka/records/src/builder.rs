@@ -199,3 +199,34 @@ fn compress_xerial(body: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_says_what_the_builder_was_told() {
+        let mut builder = BatchBuilder::new(Codec::Gzip);
+        builder.producer(7, 3, 11).transactional().control();
+        builder.record(20, None, Some(b"a"), &[]).record(10, None, Some(b"b"), &[]);
+        assert_eq!(builder.record_count(), 2);
+        let batch = builder.build();
+        let header = BatchHeader::parse(&batch).expect("a whole batch");
+        let expected = BatchHeader {
+            base_offset: 0,
+            length: (batch.len() - LENGTH_OUTSIDE) as i32,
+            leader_epoch: -1,
+            magic: MAGIC,
+            crc: header.crc,
+            attributes: Codec::Gzip.bits() | TRANSACTIONAL | CONTROL,
+            last_offset_delta: 1,
+            base_timestamp: 20,
+            max_timestamp: 20,
+            producer_id: 7,
+            producer_epoch: 3,
+            base_sequence: 11,
+            record_count: 2,
+        };
+        assert_eq!(header, expected);
+    }
+}
