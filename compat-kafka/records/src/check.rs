@@ -99,6 +99,19 @@ mod tests {
     }
 
     #[test]
+    fn producer_0_is_one_and_needs_an_epoch_and_a_number() {
+        assert!(check_with(|header| header.producer_id = 0).is_ok());
+        let without_epoch = check_with(|header| {
+            (header.producer_id, header.producer_epoch) = (0, -1);
+        });
+        assert!(matches!(without_epoch, Err(BatchError::Incoherent { .. })), "{without_epoch:?}");
+        let without_number = check_with(|header| {
+            (header.producer_id, header.base_sequence) = (0, -1);
+        });
+        assert!(matches!(without_number, Err(BatchError::Incoherent { .. })), "{without_number:?}");
+    }
+
+    #[test]
     fn a_batch_that_is_cut_or_has_a_tail_is_refused() {
         let whole = batch();
         let says = whole.len() as i64;
