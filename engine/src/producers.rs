@@ -443,6 +443,33 @@ mod tests {
     }
 
     #[test]
+    fn what_was_committed_is_not_taken_back_with_a_later_group() {
+        let mut producers = Producers::default();
+        write(&mut producers, note(0, 0, 1), 0).unwrap();
+        write(&mut producers, note(0, 1, 1), 1).unwrap();
+        producers.rollback();
+        assert!(producers.check(LOG, &note(0, 2, 1)).is_ok());
+        assert!(matches!(
+            producers.check(LOG, &note(0, 1, 1)),
+            Err(EngineError::Duplicate { base: Offset(1), .. })
+        ));
+    }
+
+    #[test]
+    fn silence_is_counted_on_after_a_restart() {
+        let mut producers = Producers::default();
+        record(&mut producers, 1, 1, at(1000));
+        pass(&mut producers, 1000..1000 + EXPIRY_MS / 2);
+        let mut again = Producers::decode(&producers.encode()).unwrap();
+        assert_eq!(
+            (again.active_ms, again.counted, again.swept_ms),
+            (producers.active_ms, producers.counted, producers.active_ms)
+        );
+        pass(&mut again, 1000 + EXPIRY_MS / 2..1000 + EXPIRY_MS + 2 * SWEEP_MS);
+        assert_eq!(count(&again), 0);
+    }
+
+    #[test]
     fn a_day_of_silence_is_enough_and_less_is_not() {
         let mut producers = Producers::default();
         record(&mut producers, 1, 1, at(1000));
