@@ -3,10 +3,9 @@
 //! member reads any more as well. A group of which nothing is left is forgotten soon after.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use engine::{EngineError, OldOffsets};
-use hlc::{Hlc, SysTime};
+use hlc::Hlc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::core::Kafka;
@@ -16,7 +15,7 @@ use crate::groups::OffsetUse;
 const EXPIRED_AT_ONCE: usize = 4096;
 
 impl Kafka {
-    /// Looks after committed offsets, until it is dropped.
+    /// Lets committed offsets expire as they get old, until it is dropped.
     pub async fn keep_house(self: Arc<Kafka>) {
         let mut ticks = interval(self.options.groups.offsets_check_interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -32,14 +31,14 @@ impl Kafka {
         }
     }
 
-    /// Removes committed offsets that have expired; how many, at most. By a clock that cannot be trusted
-    /// nothing expires.
+    /// Removes the committed offsets that have expired; returns how many at most. Nothing expires by a clock
+    /// that cannot be trusted.
     ///
     /// # Errors
     /// The catalog cannot be read, or the disk fails.
     pub async fn expire_offsets(&self) -> Result<usize, EngineError> {
         let Some(now) = self.engine.time_to_give_up() else { return Ok(0) };
-        let until = before(now, self.options.groups.offsets_retention);
+        let until = Hlc::at(now.saturating_sub(self.options.groups.offsets_retention));
         let (mut last, mut expired) = (None::<String>, 0);
         while let Some(old) = self.engine.next_old_offsets(last.as_deref(), until)? {
             let partitions = self.expiring(&old, until);
@@ -64,12 +63,6 @@ impl Kafka {
             }
         }
     }
-}
-
-/// The last stamp that is so old.
-fn before(now: SysTime, retention: Duration) -> Hlc {
-    let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-    Hlc::at(SysTime(now.0.saturating_sub(retention_ms)))
 }
 
 #[cfg(test)]

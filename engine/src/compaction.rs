@@ -88,7 +88,7 @@ pub struct CompactOptions {
 impl CompactOptions {
     /// Until when a tombstone stays that is seen now.
     fn delete_horizon(&self) -> SysTime {
-        SysTime(self.now.0.saturating_add(millis(self.delete_retention)))
+        self.now.saturating_add(self.delete_retention)
     }
 }
 
@@ -351,8 +351,4 @@ impl<'a> Cleaning<'a> {
         let compacted_to = if is_less { self.index.newest.next() } else { Hlc::ZERO };
         Outcome { batches_dropped, compacted_to, ..self.outcome }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

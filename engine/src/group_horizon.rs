@@ -14,7 +14,6 @@
 //!   same moment, which says the same.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hlc::{Cut, Hlc, SysTime};
 use storage::{Log, Offset};
@@ -118,15 +117,10 @@ impl Engine {
 
     /// What lies before this is to go.
     fn offsets_until(&self, now: SysTime) -> Cut {
-        let retention_ms = duration_ms(self.options.offsets_retention);
-        let until = Cut::below(Hlc::at(SysTime(now.0.saturating_sub(retention_ms))));
+        let until = Cut::before(now.saturating_sub(self.options.offsets_retention));
         let until = until.min(Cut::through(self.frontier()));
         self.holds(None).earliest.map_or(until, |hold| until.min(hold.at))
     }
-}
-
-fn duration_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Begins the catalog anew, with what was restated for the start that the log has.

@@ -1,8 +1,8 @@
 //! Forgetting topics of which nothing is kept.
 //!
 //! Every version of every topic is held in memory, and is rebuilt from log 0 at each start: without a horizon,
-//! topics that come and go would add to both for ever. So the beginning of log 0 is given up once enough of it
-//! is about topics that can be forgotten. The rest of the state at that moment, the *horizon*, is first
+//! both would grow with each topic that ever was. So the beginning of log 0 is given up once enough of it is
+//! about topics that can be forgotten. The rest of the state at that moment, the *horizon*, is first
 //! restated at the log's end, durably.
 //!
 //! A topic can be forgotten once
@@ -19,8 +19,8 @@
 //! - The restatement and the entries from the log's start on rebuild all versions with their original stamps:
 //!   moments before the horizon read as they did. Only forgotten topics are missing. A cut that may miss one
 //!   is an error ([`Namespace::forgotten_in`]) when all topics are asked for, or one by an unknown name.
-//! - Of several complete restatements of one horizon the last counts: only after it is the log given up and
-//!   are topics forgotten. An earlier one says no less, but may name a topic whose log was forgotten since.
+//! - Of several complete restatements of one horizon the last counts: the log is given up and topics are
+//!   forgotten only after it. An earlier one says no less, but may name a topic whose log was forgotten since.
 //!   Incomplete ones, and those of other horizons, are skipped.
 //! - Nothing is forgotten in memory before the log's start is on stable storage. So an answer that was
 //!   refused for it is not given after a crash either.

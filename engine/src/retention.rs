@@ -150,18 +150,14 @@ impl Engine {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Whether something is to go that is kept for so long from a moment on.
 pub(crate) fn is_over(since: SysTime, kept: Duration, now: SysTime) -> bool {
-    now.0 > since.0.saturating_add(millis(kept))
+    now > since.saturating_add(kept)
 }
 
 /// Admits what is older than `age`: what is exactly as old stays, as with Kafka.
 fn older_than(age: Duration, now: SysTime) -> Cut {
-    Cut::before(SysTime(now.0.saturating_sub(millis(age))))
+    Cut::before(now.saturating_sub(age))
 }
 
 /// The largest offset between two batches behind which `bytes` or more remain; the start, if not even
@@ -223,10 +219,11 @@ mod tests {
             let mut start = self.start;
             let mut left: u64 =
                 self.placed().filter(|(_, end, _)| *end > start).map(|(.., b)| b.bytes).sum();
-            let gone = rules.deleted.is_some_and(|(at, kept)| now - at.0 > millis(kept));
+            let gone =
+                rules.deleted.is_some_and(|(at, kept)| u128::from(now - at.0) > kept.as_millis());
             for (_, end, batch) in self.placed().filter(|(_, end, _)| *end > self.start) {
                 let old = rules.age.is_some_and(|age| {
-                    batch.stamp.time().0 as i128 + (millis(age) as i128) < i128::from(now)
+                    u128::from(batch.stamp.time().0) + age.as_millis() < u128::from(now)
                 });
                 let spare = rules.bytes.is_some_and(|bytes| left - batch.bytes >= bytes);
                 if !(gone || old || spare) {

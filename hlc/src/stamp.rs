@@ -5,6 +5,7 @@
 //! so they are different types.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,20 @@ pub struct SysTime(pub u64);
 impl SysTime {
     /// The last millisecond that a stamp can hold: 48 bits, in the year 10889.
     pub const MAX: SysTime = SysTime((1 << 48) - 1);
+
+    /// So much later, or the last that there is.
+    pub fn saturating_add(self, by: Duration) -> SysTime {
+        SysTime(self.0.saturating_add(millis(by)))
+    }
+
+    /// So much earlier, or 1970.
+    pub fn saturating_sub(self, by: Duration) -> SysTime {
+        SysTime(self.0.saturating_sub(millis(by)))
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A hybrid logical clock stamp (Kulkarni et al. 2014): 48 bits of milliseconds since 1970, then 16
@@ -94,6 +109,15 @@ impl fmt::Debug for Hlc {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_of_any_length_lead_to_a_time() {
+        let (second, noon) = (Duration::from_secs(1), SysTime(43_200_000));
+        assert_eq!(noon.saturating_add(second), SysTime(43_201_000));
+        assert_eq!(noon.saturating_sub(second), SysTime(43_199_000));
+        assert_eq!(noon.saturating_add(Duration::MAX), SysTime(u64::MAX));
+        assert_eq!(noon.saturating_sub(Duration::MAX), SysTime(0));
+    }
 
     #[test]
     fn a_full_counter_carries_into_the_milliseconds() {

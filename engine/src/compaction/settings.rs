@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use hlc::{Hlc, SysTime};
 
-use super::millis;
 use crate::config::{TopicConfig, TopicDefaults};
 
 /// What a compacted topic says of its compaction.
@@ -38,7 +37,7 @@ impl CompactionSettings {
 
     /// What was accepted before this may be compacted. Pins can hold the horizon further back.
     pub fn horizon(&self, now: SysTime) -> Hlc {
-        Hlc::at(SysTime(now.0.saturating_sub(millis(self.min_lag))))
+        Hlc::at(now.saturating_sub(self.min_lag))
     }
 
     /// Whether a log is to be compacted now. `dirty_bytes` lie between the end of the last run and the
@@ -54,8 +53,8 @@ impl CompactionSettings {
         if dirty_bytes == 0 {
             return false;
         }
-        let must = now.0.saturating_sub(millis(self.max_lag));
-        let is_late = oldest_dirty.is_some_and(|oldest| oldest.0 < must);
+        let must = now.saturating_sub(self.max_lag);
+        let is_late = oldest_dirty.is_some_and(|oldest| oldest < must);
         is_late || dirty_bytes as f64 / total_bytes.max(dirty_bytes) as f64 > self.min_dirty_ratio
     }
 }

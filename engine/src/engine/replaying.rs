@@ -182,8 +182,8 @@ impl<'a> CatalogFill<'a> {
         let files = FilesFill::begin(store.log(FILES_LOG)?, Arc::clone(catalog))?;
         let changes = Ahead::new(Arc::clone(&log), unseen);
         let mut ends = Ahead::new(Arc::clone(&names), names_unseen);
-        // Deletions whose events were given up: the namespace still has them, but for forgotten topics, of which
-        // the catalog has nothing.
+        // Deletions whose events were given up. The namespace still has them, except those of forgotten topics:
+        // the catalog has nothing of these.
         let restated =
             shared.namespace.read().deletions(floor.bound().previous(), names.horizon().lost_to);
         ends.before = restated

@@ -1,4 +1,4 @@
-//! Restating the namespace at a horizon, so that all earlier events can be given up; and forgetting topics.
+//! Restating the namespace at a horizon, after which all earlier events can be given up. Forgetting topics.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
