@@ -27,6 +27,8 @@ const TURN_MS_MAX: u64 = 4;
 /// How long records of deleted topics and old offsets stay: not long, so that a run sees them go.
 const RETENTION: Duration = Duration::from_secs(6);
 const OFFSETS_RETENTION: Duration = Duration::from_secs(3);
+/// How long offsets that nobody commits again stay committed.
+pub(crate) const COMMITTED_FOR: Duration = Duration::from_secs(2);
 
 /// What the history of a world is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,21 +108,23 @@ fn new_id() -> [u8; 16] {
 }
 
 fn kafka_options() -> KafkaOptions {
-    KafkaOptions {
+    let mut options = KafkaOptions {
         auto_create_topics: false,
         transfers: TransferLimits { stall_max: STALL_MAX, rate_min: 4 << 10 },
         requests_bytes_max: 512 << 10,
         answers_bytes_max: 256 << 10,
         new_id,
         ..KafkaOptions::default()
-    }
+    };
+    options.groups.offsets_retention = COMMITTED_FOR;
+    options
 }
 
 pub(crate) struct Node {
     pub(crate) disk: SimDisk,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) kafka: Arc<Kafka>,
     catalog_faults: CatalogFaults,
-    kafka: Arc<Kafka>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     chance: Mutex<Chance>,
@@ -150,7 +154,7 @@ impl Node {
         let turns = tokio::spawn(turn(Arc::clone(&engine), chance.fork()));
         let (stop, _) = watch::channel(false);
         let (tasks, chance) = (Mutex::new(vec![turns]), Mutex::new(chance));
-        Ok(Node { disk, engine, catalog_faults, kafka, stop, tasks, chance })
+        Ok(Node { disk, engine, kafka, catalog_faults, stop, tasks, chance })
     }
 
     /// A client's end of a new connection, unless it stops.

@@ -66,6 +66,8 @@ pub(crate) enum Reached {
     Merged,
     /// What was committed long ago was given up.
     OffsetsGivenUp,
+    /// Committed offsets expired.
+    OffsetsExpired,
     /// Topics were forgotten that had been deleted.
     TopicsForgotten,
     /// A life of the node found this of its catalog.
@@ -101,7 +103,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 46] = [
+pub(crate) const ALL: [Reached; 47] = [
     Reached::Idempotent,
     Reached::Retried,
     Reached::Leader,
@@ -128,6 +130,7 @@ pub(crate) const ALL: [Reached; 46] = [
     Reached::ManyStretches,
     Reached::Merged,
     Reached::OffsetsGivenUp,
+    Reached::OffsetsExpired,
     Reached::TopicsForgotten,
     Reached::Catalog(Left::Last),
     Reached::Catalog(Left::Stale),

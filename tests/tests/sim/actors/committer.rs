@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hlc::Hlc;
+use hlc::{Hlc, SysTime};
 use serde_json::json;
 
 use super::pause;
 use super::requests::{bound, commit, spelled};
 use crate::chance::Chance;
 use crate::facts::{AsOf, Fact};
+use crate::node::COMMITTED_FOR;
+use crate::reached::Reached;
 use crate::wire::Client;
 use crate::world::World;
 
@@ -28,6 +30,10 @@ pub(crate) struct Committer {
     chance: Chance,
     /// What is committed; `None` when it cannot be told.
     committed: Option<Committed>,
+    /// A bound of system time below which each of them was not committed yet, where it is known.
+    not_before: BTreeMap<(String, u32), Hlc>,
+    /// The latest frontier that was told.
+    frontier: Hlc,
     known: Vec<Hlc>,
     next: u64,
 }
@@ -35,8 +41,16 @@ pub(crate) struct Committer {
 impl Committer {
     pub(crate) fn new(world: &Rc<World>, chance: Chance) -> Committer {
         let client = Client::new(world);
-        let committed = Some(Committed::new());
-        Committer { world: Rc::clone(world), client, chance, committed, known: Vec::new(), next: 0 }
+        Committer {
+            world: Rc::clone(world),
+            client,
+            chance,
+            committed: Some(Committed::new()),
+            not_before: BTreeMap::new(),
+            frontier: Hlc::ZERO,
+            known: Vec::new(),
+            next: 0,
+        }
     }
 
     pub(crate) async fn run(mut self) {
@@ -66,9 +80,13 @@ impl Committer {
         self.world.note(WHO, &format!("commits {}: {codes:?}", self.next));
         if codes.is_some_and(|codes| codes.iter().all(|code| *code == 0)) {
             let entered = offsets.map(|(topic, index, offset)| ((topic.to_owned(), index), offset));
-            committed.extend(entered);
+            for (place, offset) in entered {
+                committed.insert(place.clone(), offset);
+                self.not_before.insert(place, self.frontier);
+            }
         } else {
             self.committed = None;
+            self.not_before.clear();
             tokio::time::sleep(FORGOTTEN).await;
         }
     }
@@ -94,7 +112,11 @@ impl Committer {
         let Some(found) = found else {
             return self.world.fail(WHO, &format!("an answer is odd: {answer}"));
         };
+        self.frontier = self.frontier.max(frontier);
         let is_present = at.is_none();
+        if is_present {
+            self.let_expire(&found);
+        }
         let expected = self.committed.as_ref().filter(|_| is_present).map(in_words);
         let answer = in_words(&found);
         self.world.note(WHO, &format!("at {bound}: {}", answer.join(" ")));
@@ -104,6 +126,18 @@ impl Committer {
         }
         let offsets = AsOf { at: bound, frontier, answer, expected };
         self.world.tell(&Fact::Offsets { asked, offsets });
+    }
+
+    /// Those that are not found may have expired, if they are old by any time that the wall clock ever showed.
+    fn let_expire(&mut self, found: &Committed) {
+        let Some(committed) = &mut self.committed else { return };
+        let since = SysTime(self.world.clock.shown_ms()).saturating_sub(COMMITTED_FOR);
+        let is_old = |place: &_| self.not_before.get(place).is_none_or(|at| at.time() <= since);
+        let before = committed.len();
+        committed.retain(|place, _| found.contains_key(place) || !is_old(place));
+        if committed.len() < before {
+            self.world.reach(Reached::OffsetsExpired);
+        }
     }
 }
 

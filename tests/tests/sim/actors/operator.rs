@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::Engine;
+use engine::{Engine, EngineError};
 use hlc::{Fence, Hlc};
 use kafka_protocol::messages::DeleteRecordsRequest;
 use storage::catalog::CatalogFaults;
@@ -533,7 +533,7 @@ impl Operator {
         let Some(engine) = self.world.engine() else { return };
         let sealed = [engine.seal().await, engine.tend().await];
         let gone = [engine.give_up_old().await, engine.compact_due().await];
-        let groups = engine.give_up_old_groups().await;
+        let groups = (self.expire_offsets().await, engine.give_up_old_groups().await);
         self.world.note(WHO, &format!("gives up what there is: {:?}", (sealed, gone, groups)));
         self.world.audit(Occasion::Whole);
     }
@@ -572,12 +572,13 @@ impl Operator {
         let Some(engine) = self.world.engine() else { return };
         // So that the model has seen what goes.
         self.world.audit(Occasion::News);
-        let (what, done) = match self.chance.below(9) {
+        let (what, done) = match self.chance.below(11) {
             0..2 => ("seal", engine.seal().await.map(|()| 0)),
             2 => ("tend", engine.tend().await.map(|()| 0)),
             3 => (OLD, engine.give_up_old().await),
             4..7 => ("compact", engine.compact_due().await),
             7 => (OLD_OFFSETS, engine.give_up_old_groups().await.map(usize::from)),
+            8..10 => ("expire offsets", self.expire_offsets().await),
             _ => ("free", engine.free().await.map(|_| 0)),
         };
         if matches!((what, &done), (OLD_OFFSETS, Ok(1..))) {
@@ -589,6 +590,15 @@ impl Operator {
         self.world.note(WHO, &format!("{what}: {:?}", done.ok()));
         if matches!(what, OLD | OLD_OFFSETS) {
             self.forget(&engine).await;
+        }
+    }
+
+    /// Has offsets expire that were committed long ago.
+    async fn expire_offsets(&self) -> Result<usize, EngineError> {
+        let kafka = self.world.node.borrow().as_ref().map(|node| Arc::clone(&node.kafka));
+        match kafka {
+            Some(kafka) => kafka.expire_offsets().await,
+            None => Ok(0),
         }
     }
 
