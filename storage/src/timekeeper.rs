@@ -4,13 +4,11 @@
 //! - A stamp or a promise is given out only below a bound that is on stable storage.
 //! - While a group of appends is between its first stamp and being visible, the frontier stays below
 //!   that stamp.
-//!
 //! - By a wall clock that is fenced or in doubt nothing is old ([`Timekeeper::confirmed_now`]).
 //!
-//! The bound lies in one small file of two slots, written in turn, so that a write that fails leaves
-//! the other. A thread renews it ahead of need while stamps are being asked for; an idle store writes
-//! nothing. Beside the bound stands how far the wall clock was confirmed, so that neither a doubt ends
-//! nor a confirmation is forgotten by starting again.
+//! A thread renews the bound ahead of need while stamps are being asked for; an idle store writes nothing.
+
+mod bound_file;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,193 +21,7 @@ use hlc::{
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::disk::{Disk, DiskFile};
-
-/// The name of the bound file, in the journal's directory.
-pub const BOUND_FILE: &str = "bound";
-const MAGIC: &[u8; 8] = b"FFBOUND2";
-const SLOT_BYTES: usize = 64;
-const SLOT_STRIDE: u64 = 4096;
-
-/// What a slot of the bound file says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bound {
-    /// Which write this was; the larger of two slots is the newer.
-    pub sequence: u64,
-    /// No stamp and no promise at or above it was given out.
-    pub bound: Hlc,
-    /// Everything in the journal below this position was on stable storage.
-    pub synced_to: u64,
-    /// Whether the store was closed after this was written.
-    pub clean: bool,
-    /// The sequence of the manifest that was on stable storage: an older one is not the right one.
-    pub manifest: u64,
-    /// How far the wall clock was confirmed.
-    pub mark: WallMark,
-}
-
-impl Bound {
-    /// The bytes of a slot.
-    pub fn encode(&self) -> [u8; SLOT_BYTES] {
-        let mut bytes = [0; SLOT_BYTES];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.bound.bits().to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
-        bytes[32] = u8::from(self.clean);
-        bytes[33..41].copy_from_slice(&self.manifest.to_le_bytes());
-        bytes[41] = u8::from(self.mark.is_confirmed);
-        bytes[42..50].copy_from_slice(&self.mark.wall.0.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    /// Reads a slot; `None` if it is damaged or was never written.
-    pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Bound> {
-        let u64_at = |at: usize| {
-            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a slot"))
-        };
-        let crc = u32::from_le_bytes(bytes[60..].try_into().ok()?);
-        (&bytes[..8] == MAGIC && crc == crc32c::crc32c(&bytes[..60])).then(|| Bound {
-            sequence: u64_at(8),
-            bound: Hlc::from_bits(u64_at(16)),
-            synced_to: u64_at(24),
-            clean: bytes[32] != 0,
-            manifest: u64_at(33),
-            mark: WallMark { wall: SysTime(u64_at(42)), is_confirmed: bytes[41] != 0 },
-        })
-    }
-}
-
-/// The bound file.
-pub struct BoundFile {
-    file: Arc<dyn DiskFile>,
-    newest: Bound,
-}
-
-/// Why the bound file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum BoundError {
-    /// A slot holds something that is no bound. A crash leaves a slot as it was or as it was to be,
-    /// for it lies within one sector; so what it said may have been promised on.
-    #[error(
-        "journal/bound is damaged: promises about the past are not known any more. position={position}; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over that position, and start again a minute later; else restore the whole data directory from a backup"
-    )]
-    Damaged {
-        /// Where in the file the slot lies.
-        position: u64,
-    },
-    /// The disk failed.
-    #[error("read journal/bound: {0}")]
-    Disk(#[from] io::Error),
-}
-
-impl BoundFile {
-    /// What the bound file says; `None` if there is none yet, or nothing in it.
-    ///
-    /// # Errors
-    /// [`BoundError`].
-    pub fn read(disk: &dyn Disk) -> Result<Option<Bound>, BoundError> {
-        let file = match disk.open(BOUND_FILE) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let mut newest: Option<Bound> = None;
-        for (index, slot) in read_slots(&*file)?.into_iter().enumerate() {
-            match slot {
-                Slot::Empty => {}
-                Slot::Damaged => {
-                    return Err(BoundError::Damaged { position: index as u64 * SLOT_STRIDE });
-                }
-                Slot::Whole(bound) if newest.is_none_or(|seen| seen.sequence < bound.sequence) => {
-                    newest = Some(bound);
-                }
-                Slot::Whole(_) => {}
-            }
-        }
-        Ok(newest)
-    }
-
-    /// Where in the file a slot lies that is empty although it was written: of two writes, one went to each.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub fn lost_slot(disk: &dyn Disk) -> io::Result<Option<u64>> {
-        let slots = match disk.open(BOUND_FILE) {
-            Ok(file) => read_slots(&*file)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let is_second = |slot: &Slot| matches!(slot, Slot::Whole(bound) if bound.sequence >= 2);
-        let lost = slots.iter().position(|slot| *slot == Slot::Empty);
-        Ok(lost.filter(|_| slots.iter().any(is_second)).map(|index| index as u64 * SLOT_STRIDE))
-    }
-
-    /// Opens or creates it, to be written after `newest`.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub fn open(disk: &dyn Disk, newest: Option<Bound>) -> io::Result<BoundFile> {
-        let file = match disk.open(BOUND_FILE) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let file = disk.create(BOUND_FILE)?;
-                // A bound takes no more room then, however full the disk is.
-                let zeros = [0; SLOT_STRIDE as usize + SLOT_BYTES];
-                file.write_at(&mut [io::IoSlice::new(&zeros)], 0)?;
-                disk.sync_names()?;
-                file
-            }
-            Err(error) => return Err(error),
-        };
-        file.hold_open(true);
-        Ok(BoundFile { file, newest: newest.unwrap_or_default() })
-    }
-
-    /// Puts `next` on stable storage, as the write after the newest.
-    fn write(&mut self, next: Bound) -> io::Result<()> {
-        let next = Bound { sequence: self.newest.sequence + 1, ..next };
-        assert!(next.bound >= self.newest.bound, "the persisted bound never falls");
-        let position = (next.sequence % 2) * SLOT_STRIDE;
-        let written = self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position);
-        written.and_then(|()| self.file.sync()).map_err(|error| {
-            io::Error::new(error.kind(), format!("write journal/bound: {error}"))
-        })?;
-        self.newest = next;
-        Ok(())
-    }
-}
-
-/// What a slot of a bound file holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
-    /// Never written.
-    Empty,
-    /// A bound.
-    Whole(Bound),
-    /// Something else.
-    Damaged,
-}
-
-/// Both slots of a bound file.
-///
-/// # Errors
-/// The disk fails.
-pub fn read_slots(file: &dyn DiskFile) -> io::Result<[Slot; 2]> {
-    let mut slots = [Slot::Empty; 2];
-    for (index, slot) in slots.iter_mut().enumerate() {
-        let mut bytes = [0; SLOT_BYTES];
-        file.read_at(&mut bytes, index as u64 * SLOT_STRIDE)?;
-        *slot = match Bound::decode(&bytes) {
-            Some(bound) => Slot::Whole(bound),
-            None if bytes == [0; SLOT_BYTES] => Slot::Empty,
-            None => Slot::Damaged,
-        };
-    }
-    Ok(slots)
-}
+pub use bound_file::{BOUND_FILE, Bound, BoundError, BoundFile, Slot, read_slots};
 
 /// What is on stable storage besides the bound, to be said in the bound file.
 pub(crate) struct Reached {
@@ -341,19 +153,19 @@ impl Timekeeper {
         options: ClockOptions,
         advanced: Advanced,
     ) -> io::Result<(Arc<Timekeeper>, Keeper)> {
-        let floor = file.newest.bound.previous();
+        let floor = file.newest().bound.previous();
         let ahead_ms = floor.time().0.saturating_sub(wall.read().wall.0);
         let patience_ms = (options.bound_ahead + options.skew_max).as_millis() as u64;
         if ahead_ms > 0 && ahead_ms <= patience_ms {
             wall.pause(Duration::from_millis(ahead_ms));
         }
         let mut state = State {
-            clock: Clock::resume(floor, file.newest.mark, options),
+            clock: Clock::resume(floor, file.newest().mark, options),
             in_flight: None,
             renewal: Renewal::Idle,
             synced_to: reached.synced_to,
             closing: false,
-            marked: file.newest.mark,
+            marked: file.newest().mark,
             mark_every: options.start_gap / 2,
             reported: ReportedTrust::default(),
         };
@@ -647,13 +459,9 @@ impl Keeper {
         let (bound, mark) = (state.clock.last().next(), state.clock.mark());
         let synced_to = state.synced_to;
         drop(state);
-        // The bound in force may lie ahead of every stamp; a clean end takes it back, so that the next
-        // start need not wait. It is the one fall that is safe: nothing at or above the new bound was
-        // given out, and nothing will be.
-        self.file.newest.bound = self.file.newest.bound.min(bound);
         let manifest = self.manifest();
-        let last = Bound { bound, mark, synced_to, manifest, clean: true, ..Bound::default() };
-        if let Err(error) = self.file.write(last) {
+        let last = Bound { bound, mark, synced_to, manifest, ..Bound::default() };
+        if let Err(error) = self.file.close(last) {
             tracing::warn!(%error, "the bound file was not closed; the next start waits a second");
         }
     }

@@ -1,0 +1,366 @@
+//! The bound below which stamps and promises are given out, on stable storage.
+//!
+//! One small file of two slots, written in turn, so that a write that fails leaves the other. Beside the
+//! bound stands how far the wall clock was confirmed, so that neither a doubt ends nor a confirmation is
+//! forgotten by starting again.
+
+use std::io;
+use std::sync::Arc;
+
+use hlc::{Hlc, SysTime, WallMark};
+
+use crate::disk::{Disk, DiskFile};
+
+/// The name of the bound file, in the journal's directory.
+pub const BOUND_FILE: &str = "bound";
+const MAGIC: &[u8; 8] = b"FFBOUND2";
+const SLOT_BYTES: usize = 64;
+const SLOT_STRIDE: u64 = 4096;
+
+/// What a slot of the bound file says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bound {
+    /// Which write this was; the larger of two slots is the newer.
+    pub sequence: u64,
+    /// No stamp and no promise at or above it was given out.
+    pub bound: Hlc,
+    /// Everything in the journal below this position was on stable storage.
+    pub synced_to: u64,
+    /// Whether the store was closed after this was written.
+    pub clean: bool,
+    /// The sequence of the manifest that was on stable storage: an older one is not the right one.
+    pub manifest: u64,
+    /// How far the wall clock was confirmed.
+    pub mark: WallMark,
+}
+
+impl Bound {
+    /// The bytes of a slot.
+    pub fn encode(&self) -> [u8; SLOT_BYTES] {
+        let mut bytes = [0; SLOT_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.bound.bits().to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
+        bytes[32] = u8::from(self.clean);
+        bytes[33..41].copy_from_slice(&self.manifest.to_le_bytes());
+        bytes[41] = u8::from(self.mark.is_confirmed);
+        bytes[42..50].copy_from_slice(&self.mark.wall.0.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a slot; `None` if it is damaged or was never written.
+    pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Bound> {
+        let u64_at = |at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes of a slot"))
+        };
+        let crc = u32::from_le_bytes(bytes[60..].try_into().ok()?);
+        (&bytes[..8] == MAGIC && crc == crc32c::crc32c(&bytes[..60])).then(|| Bound {
+            sequence: u64_at(8),
+            bound: Hlc::from_bits(u64_at(16)),
+            synced_to: u64_at(24),
+            clean: bytes[32] != 0,
+            manifest: u64_at(33),
+            mark: WallMark { wall: SysTime(u64_at(42)), is_confirmed: bytes[41] != 0 },
+        })
+    }
+}
+
+/// The bound file.
+pub struct BoundFile {
+    file: Arc<dyn DiskFile>,
+    newest: Bound,
+}
+
+/// Why the bound file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BoundError {
+    /// A slot holds something that is no bound. A crash leaves a slot as it was or as it was to be,
+    /// for it lies within one sector; so what it said may have been promised on.
+    #[error(
+        "journal/bound is damaged: promises about the past are not known any more. position={position}; nothing was changed. If the wall clock was never set back, write {SLOT_BYTES} zeros over that position, and start again a minute later; else restore the whole data directory from a backup"
+    )]
+    Damaged {
+        /// Where in the file the slot lies.
+        position: u64,
+    },
+    /// The disk failed.
+    #[error("read journal/bound: {0}")]
+    Disk(#[from] io::Error),
+}
+
+impl BoundFile {
+    /// What the bound file says; `None` if there is none yet, or nothing in it.
+    ///
+    /// # Errors
+    /// [`BoundError`].
+    pub fn read(disk: &dyn Disk) -> Result<Option<Bound>, BoundError> {
+        let file = match disk.open(BOUND_FILE) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut newest: Option<Bound> = None;
+        for (index, slot) in read_slots(&*file)?.into_iter().enumerate() {
+            match slot {
+                Slot::Empty => {}
+                Slot::Damaged => {
+                    return Err(BoundError::Damaged { position: index as u64 * SLOT_STRIDE });
+                }
+                Slot::Whole(bound) if newest.is_none_or(|seen| seen.sequence < bound.sequence) => {
+                    newest = Some(bound);
+                }
+                Slot::Whole(_) => {}
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Where in the file a slot lies that is empty although it was written: of two writes, one went to each.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn lost_slot(disk: &dyn Disk) -> io::Result<Option<u64>> {
+        let slots = match disk.open(BOUND_FILE) {
+            Ok(file) => read_slots(&*file)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_second = |slot: &Slot| matches!(slot, Slot::Whole(bound) if bound.sequence >= 2);
+        let lost = slots.iter().position(|slot| *slot == Slot::Empty);
+        Ok(lost.filter(|_| slots.iter().any(is_second)).map(|index| index as u64 * SLOT_STRIDE))
+    }
+
+    /// Opens or creates it, to be written after `newest`.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn open(disk: &dyn Disk, newest: Option<Bound>) -> io::Result<BoundFile> {
+        let file = match disk.open(BOUND_FILE) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let file = disk.create(BOUND_FILE)?;
+                // A bound takes no more room then, however full the disk is.
+                let zeros = [0; SLOT_STRIDE as usize + SLOT_BYTES];
+                file.write_at(&mut [io::IoSlice::new(&zeros)], 0)?;
+                disk.sync_names()?;
+                file
+            }
+            Err(error) => return Err(error),
+        };
+        file.hold_open(true);
+        Ok(BoundFile { file, newest: newest.unwrap_or_default() })
+    }
+
+    /// What was written last.
+    pub(super) fn newest(&self) -> Bound {
+        self.newest
+    }
+
+    /// Puts `next` on stable storage, as the write after the newest.
+    pub(super) fn write(&mut self, next: Bound) -> io::Result<()> {
+        let next = Bound { sequence: self.newest.sequence + 1, ..next };
+        assert!(next.bound >= self.newest.bound, "the persisted bound never falls");
+        let position = (next.sequence % 2) * SLOT_STRIDE;
+        let written = self.file.write_at(&mut [io::IoSlice::new(&next.encode())], position);
+        written.and_then(|()| self.file.sync()).map_err(|error| {
+            io::Error::new(error.kind(), format!("write journal/bound: {error}"))
+        })?;
+        self.newest = next;
+        Ok(())
+    }
+
+    /// Writes that the store was closed. The bound in force may lie ahead of every stamp; a clean end takes it
+    /// back, so that the next start need not wait. It is the one fall that is safe: nothing at or above the new
+    /// bound was given out, and nothing will be.
+    pub(super) fn close(&mut self, last: Bound) -> io::Result<()> {
+        self.newest.bound = self.newest.bound.min(last.bound);
+        self.write(Bound { clean: true, ..last })
+    }
+}
+
+/// What a slot of a bound file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Never written.
+    Empty,
+    /// A bound.
+    Whole(Bound),
+    /// Something else.
+    Damaged,
+}
+
+/// Both slots of a bound file.
+///
+/// # Errors
+/// The disk fails.
+pub fn read_slots(file: &dyn DiskFile) -> io::Result<[Slot; 2]> {
+    let mut slots = [Slot::Empty; 2];
+    for (index, slot) in slots.iter_mut().enumerate() {
+        let mut bytes = [0; SLOT_BYTES];
+        file.read_at(&mut bytes, index as u64 * SLOT_STRIDE)?;
+        *slot = match Bound::decode(&bytes) {
+            Some(bound) => Slot::Whole(bound),
+            None if bytes == [0; SLOT_BYTES] => Slot::Empty,
+            None => Slot::Damaged,
+        };
+    }
+    Ok(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Fault, MemoryDisk};
+
+    fn bound(ms: u64) -> Bound {
+        Bound { bound: Hlc::at(SysTime(ms)), ..Bound::default() }
+    }
+
+    /// A file that was written so often: the n-th write says n ms.
+    fn written(times: u64) -> (MemoryDisk, BoundFile) {
+        let disk = MemoryDisk::new();
+        let mut file = BoundFile::open(&disk, None).unwrap();
+        for ms in 1..=times {
+            file.write(bound(ms)).unwrap();
+        }
+        (disk, file)
+    }
+
+    fn newest(disk: &MemoryDisk) -> Option<Bound> {
+        BoundFile::read(disk).unwrap()
+    }
+
+    #[test]
+    fn a_slot_says_what_was_written_and_nothing_once_a_bit_has_flipped() {
+        for (clean, is_confirmed) in [(true, false), (false, true)] {
+            let bound = Bound {
+                sequence: u64::MAX - 1,
+                bound: Hlc::from_bits(u64::MAX - 2),
+                synced_to: u64::MAX - 3,
+                clean,
+                manifest: u64::MAX - 4,
+                mark: WallMark { wall: SysTime(u64::MAX - 5), is_confirmed },
+            };
+            let bytes = bound.encode();
+            assert_eq!(Bound::decode(&bytes), Some(bound));
+            for bit in 0..SLOT_BYTES * 8 {
+                let mut flipped = bytes;
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Bound::decode(&flipped), None, "bit {bit}");
+            }
+        }
+    }
+
+    /// As a slot of another version would be.
+    #[test]
+    fn a_slot_of_another_kind_is_no_bound_though_its_checksum_is_right() {
+        let mut bytes = bound(7).encode();
+        bytes[7] += 1;
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Bound::decode(&bytes), None);
+    }
+
+    #[test]
+    fn of_two_slots_the_one_that_was_written_last_counts() {
+        for times in 1..=4 {
+            let (disk, file) = written(times);
+            let expected = Bound { sequence: times, ..bound(times) };
+            assert_eq!((newest(&disk), file.newest()), (Some(expected), expected));
+            // Whoever opens it goes on from there.
+            let mut again = BoundFile::open(&disk, newest(&disk)).unwrap();
+            again.write(bound(100)).unwrap();
+            assert_eq!(newest(&disk), Some(Bound { sequence: times + 1, ..bound(100) }));
+        }
+    }
+
+    #[test]
+    fn a_new_file_holds_nothing_and_has_room_for_both_slots() {
+        let disk = MemoryDisk::new();
+        assert_eq!(newest(&disk), None, "there is none");
+        BoundFile::open(&disk, None).unwrap();
+        let lost_power = disk.after_crash(|_| 0);
+        assert_eq!(lost_power.names(), [BOUND_FILE]);
+        assert_eq!((newest(&disk), newest(&lost_power)), (None, None));
+        assert_eq!(disk.bytes(BOUND_FILE).len() as u64, SLOT_STRIDE + SLOT_BYTES as u64);
+    }
+
+    #[test]
+    fn what_was_written_survives_a_loss_of_power() {
+        let (disk, _) = written(2);
+        let left = newest(&disk.after_crash(|_| 0));
+        assert_eq!(left, Some(Bound { sequence: 2, ..bound(2) }));
+    }
+
+    #[test]
+    fn a_write_that_failed_is_no_newest_and_leaves_the_other_slot() {
+        let (disk, mut file) = written(2);
+        disk.arm(Fault::SyncFails(0));
+        let error = file.write(bound(3)).unwrap_err();
+        assert!(error.to_string().starts_with("write journal/bound: "), "{error}");
+        assert_eq!(file.newest(), Bound { sequence: 2, ..bound(2) });
+        // The next goes to the same slot.
+        file.write(bound(4)).unwrap();
+        assert_eq!(newest(&disk), Some(Bound { sequence: 3, ..bound(4) }));
+        disk.rot(BOUND_FILE, SLOT_STRIDE as usize, 1);
+        let slots = read_slots(&*disk.open(BOUND_FILE).unwrap()).unwrap();
+        assert_eq!(slots, [Slot::Whole(Bound { sequence: 2, ..bound(2) }), Slot::Damaged]);
+    }
+
+    #[test]
+    fn a_damaged_slot_is_named() {
+        for position in [0, SLOT_STRIDE] {
+            let (disk, _) = written(3);
+            disk.rot(BOUND_FILE, position as usize + 20, 4);
+            match BoundFile::read(&disk) {
+                Err(BoundError::Damaged { position: named }) => assert_eq!(named, position),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_no_file_that_is_missing() {
+        let (disk, _) = written(1);
+        disk.arm(Fault::CrashAt(disk.operations()));
+        assert!(disk.sync_names().is_err(), "the machine stops");
+        assert!(matches!(BoundFile::read(&disk), Err(BoundError::Disk(_))));
+        assert!(BoundFile::lost_slot(&disk).is_err());
+        assert!(BoundFile::open(&disk, None).is_err());
+    }
+
+    #[test]
+    fn a_slot_that_lost_its_bound_is_known_from_the_second_write_on() {
+        let lost = |disk: &MemoryDisk| BoundFile::lost_slot(disk).unwrap();
+        assert_eq!(lost(&MemoryDisk::new()), None, "no file, no slot");
+        assert_eq!(lost(&written(0).0), None);
+        assert_eq!(lost(&written(1).0), None, "the other was never written");
+        for (times, position) in [(2, 0), (2, SLOT_STRIDE), (3, 0), (3, SLOT_STRIDE)] {
+            let (disk, _) = written(times);
+            assert_eq!(lost(&disk), None);
+            let file = disk.open(BOUND_FILE).unwrap();
+            file.write_at(&mut [io::IoSlice::new(&[0; SLOT_BYTES])], position).unwrap();
+            let is_told = newest(&disk).unwrap().sequence >= 2;
+            assert_eq!(lost(&disk), is_told.then_some(position), "{times} {position}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the persisted bound never falls")]
+    fn a_bound_that_falls_is_not_written() {
+        let (_, mut file) = written(2);
+        let _ = file.write(bound(1));
+    }
+
+    #[test]
+    fn at_a_clean_end_the_bound_may_fall_and_is_marked_so() {
+        for ms in [1, 2, 3] {
+            let (disk, mut file) = written(2);
+            file.close(bound(ms)).unwrap();
+            assert_eq!(newest(&disk), Some(Bound { sequence: 3, clean: true, ..bound(ms) }));
+        }
+    }
+}
