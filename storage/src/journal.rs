@@ -9,7 +9,10 @@
 //! - Each frame says up to which position everything was on stable storage when it was written
 //!   (`synced_to`). That is how recovery tells a torn tail, which is lawful, from damage: a bad frame
 //!   *below* what a later one knew to be synced is damage, and the store refuses to start.
+
 mod blocks;
+#[cfg(test)]
+mod fixture;
 mod frame;
 mod reader;
 mod recover;

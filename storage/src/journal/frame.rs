@@ -230,11 +230,50 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_a_header_is_noticed() {
-        let good = frame().encode(0);
+        let good = frame().encode_sealed(0, 5);
         for bit in 0..FRAME_BYTES * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(Frame::decode(&bad, 0).is_err(), "bit {bit}");
+            assert!(Frame::decode_sealed(&bad, 0, 5).is_err(), "bit {bit}");
         }
+    }
+
+    /// Whoever does not know the salt can make a header's checksum, and not its seal.
+    #[test]
+    fn a_seal_covers_all_of_the_header_and_where_it_stands() {
+        let sealed = frame().encode_sealed(800, 5);
+        let others = [Frame { kind: 17, ..frame() }, Frame { length: 6, ..frame() }];
+        let moved = frame().encode(808);
+        for (other, position) in
+            others.map(|other| (other.encode(800), 800)).into_iter().chain([(moved, 808)])
+        {
+            let mut forged = other;
+            forged[SEAL_AT..].copy_from_slice(&sealed[SEAL_AT..]);
+            let crc = header_crc(&forged, position);
+            forged[4..8].copy_from_slice(&crc.to_le_bytes());
+            assert!(Frame::decode(&forged, position).is_ok());
+            assert_eq!(Frame::decode_sealed(&forged, position, 5), Err(FrameError::Header));
+        }
+    }
+
+    #[test]
+    fn a_payload_longer_than_any_is_damage() {
+        let longest = Frame { length: PAYLOAD_BYTES_MAX, ..frame() };
+        assert_eq!(Frame::decode(&longest.encode(0), 0), Ok(longest));
+        let longer = Frame { length: PAYLOAD_BYTES_MAX + 1, ..frame() };
+        assert_eq!(Frame::decode(&longer.encode(0), 0), Err(FrameError::Header));
+    }
+
+    #[test]
+    fn a_frame_ends_behind_its_padding_and_takes_its_offsets() {
+        for (length, padding) in [(0, 0), (1, 7), (7, 1), (8, 0), (9, 7)] {
+            let frame = Frame { length, ..frame() };
+            let behind = 800 + 80 + u64::from(length);
+            assert_eq!(frame.payload_end(800), behind);
+            assert_eq!(frame.end(800), behind + padding);
+        }
+        assert_eq!(frame().end_offset(), Offset(21));
+        assert_eq!(Frame { base: Offset(u64::MAX - 1), ..frame() }.end_offset(), Offset(u64::MAX));
     }
 }

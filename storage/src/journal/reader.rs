@@ -276,3 +276,6 @@ impl Chunk {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

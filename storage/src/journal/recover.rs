@@ -455,3 +455,6 @@ fn cut_off(disk: &dyn Disk, walked: Walked, synced_to: u64) -> Result<Recovered,
     }
     Ok(Recovered { segments, end, last, torn_bytes })
 }
+
+#[cfg(test)]
+mod tests;

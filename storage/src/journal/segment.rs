@@ -217,3 +217,152 @@ impl Segments {
         self.0.read().len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Fault, MemoryDisk};
+
+    fn header(start: u64) -> SegmentHeader {
+        SegmentHeader { start, salt: 0x1234_5678_9abc_def0 }
+    }
+
+    #[test]
+    fn a_segment_s_name_says_where_it_begins() {
+        for start in [0, 7, u64::MAX] {
+            assert_eq!(segment_start(&segment_name(start)), Some(start));
+        }
+        assert_eq!(segment_name(7), "00000000000000000007.journal");
+        let others = [
+            "7.journal",
+            "00000000000000000007",
+            "00000000000000000007.index",
+            "000000000000000000007.journal",
+            "0000000000000000000x.journal",
+            "+0000000000000000007.journal",
+            "99999999999999999999.journal",
+        ];
+        for name in others {
+            assert_eq!(segment_start(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_header_reads_as_it_was_written_and_not_once_a_bit_has_flipped() {
+        let good = header(u64::MAX - 1).encode();
+        assert_eq!(SegmentHeader::decode(&good), Some(header(u64::MAX - 1)));
+        for bit in 0..good.len() * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SegmentHeader::decode(&bad), None, "bit {bit}");
+        }
+    }
+
+    /// As a header of another version would be, or that of another file.
+    #[test]
+    fn a_header_of_another_kind_is_none_though_its_checksum_is_right() {
+        for at in [0, 8] {
+            let mut bytes = header(5).encode();
+            bytes[at] += 1;
+            let crc = crc32c::crc32c(&bytes[..60]);
+            bytes[60..].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(SegmentHeader::decode(&bytes), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn salts_differ_by_segment_and_by_secret() {
+        let salt = |start, secret| SegmentHeader::salted(start, secret).salt;
+        assert_eq!(salt(1, 2), salt(1, 2));
+        assert!(salt(1, 2) != salt(1, 3) && salt(1, 2) != salt(2, 2) && salt(1, 2) != salt(2, 1));
+        assert_eq!(SegmentHeader::salted(9, 2).start, 9);
+    }
+
+    #[test]
+    fn a_segment_that_was_created_is_there_after_a_loss_of_power() {
+        let disk = MemoryDisk::new();
+        let created = Segment::create(&disk, header(100)).unwrap();
+        assert_eq!((created.salt(), created.name()), (header(100).salt, &*segment_name(100)));
+        let disk = disk.after_crash(|_| 0);
+        let segment = Segment::open(&disk, &segment_name(100), 100).unwrap().unwrap();
+        assert_eq!((segment.start, segment.salt()), (100, header(100).salt));
+        assert_eq!(
+            (segment.at(100), segment.at(107)),
+            (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES + 7)
+        );
+        assert_eq!(segment.limit().unwrap(), 100);
+        segment.file().write_at(&mut [io::IoSlice::new(b"abc")], segment.at(100)).unwrap();
+        assert_eq!(segment.limit().unwrap(), 103);
+        let mut read = [0; 2];
+        segment.read_exact(&mut read, 101).unwrap();
+        assert_eq!(&read, b"bc");
+        assert!(
+            Segment::open(&disk, &segment_name(100), 101).unwrap().is_none(),
+            "of another place"
+        );
+        disk.cut_off(&segment_name(100), 63);
+        assert!(Segment::open(&disk, &segment_name(100), 100).unwrap().is_none(), "torn");
+    }
+
+    #[test]
+    fn a_sync_that_failed_is_never_tried_again() {
+        let disk = MemoryDisk::new();
+        let segment = Segment::create(&disk, header(0)).unwrap();
+        segment.sync().unwrap();
+        assert!(!segment.is_settled());
+        disk.arm(Fault::SyncFails(0));
+        let first = segment.settle().unwrap_err().to_string();
+        assert!(!segment.is_settled());
+        let before = disk.operations();
+        assert_eq!(segment.sync().unwrap_err().to_string(), first);
+        assert_eq!(segment.settle().unwrap_err().to_string(), first);
+        assert_eq!(disk.operations(), before);
+    }
+
+    #[test]
+    fn a_segment_is_settled_once() {
+        let disk = MemoryDisk::new();
+        let segment = Segment::create(&disk, header(0)).unwrap();
+        segment.settle().unwrap();
+        assert!(segment.is_settled());
+        let before = disk.operations();
+        segment.settle().unwrap();
+        assert_eq!(disk.operations(), before);
+    }
+
+    #[test]
+    fn a_position_is_held_by_the_segment_that_begins_last_before_it() {
+        let disk = MemoryDisk::new();
+        let create = |start| Arc::new(Segment::create(&disk, header(start)).unwrap());
+        let segments = Segments::new(vec![create(0), create(80)]);
+        segments.push(create(200));
+        assert_eq!(segments.count(), 3);
+        for (position, start) in [(0, 0), (79, 0), (80, 80), (199, 80), (200, 200), (u64::MAX, 200)]
+        {
+            assert_eq!(segments.holding(position).start, start, "{position}");
+        }
+        assert_eq!(segments.last().unwrap().start, 200);
+        segments.release(80);
+        assert_eq!((segments.count(), segments.holding(80).start), (2, 80));
+        segments.release(81);
+        assert_eq!((segments.count(), segments.holding(200).start), (1, 200));
+        segments.release(201);
+        assert!(segments.last().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "lies before the journal's first segment")]
+    fn a_position_before_all_segments_is_held_by_none() {
+        let disk = MemoryDisk::new();
+        let segment = Segment::create(&disk, header(80)).unwrap();
+        Segments::new(vec![Arc::new(segment)]).holding(79);
+    }
+
+    #[test]
+    #[should_panic(expected = "segments stand by position")]
+    fn segments_that_do_not_stand_by_position_are_refused() {
+        let disk = MemoryDisk::new();
+        let create = |start| Arc::new(Segment::create(&disk, header(start)).unwrap());
+        Segments::new(vec![create(80), create(0)]);
+    }
+}
