@@ -16,7 +16,7 @@ use storage::Home;
 use storage::disk::RealDisk;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use uuid::Uuid;
 
 use crate::admin;
@@ -61,7 +61,7 @@ pub struct Running {
     /// What the owner asks for. `None` where there can be no socket.
     control: Option<Control>,
     /// Gives up, compacts, frees.
-    housekeeping: JoinHandle<()>,
+    housekeeping: JoinSet<()>,
     /// Held until everything in it is closed.
     home: Home,
 }
@@ -122,10 +122,9 @@ impl Broker {
         mount_all(&mounts, mounted).await?;
         let timekeeper = Arc::clone(engine.timekeeper());
         let control = open_control(&data, ControlParts { mounts: mounts.clone(), timekeeper });
-        let (engine_keeper, kafka_keeper) = (Arc::clone(&engine), Arc::clone(&kafka));
-        let housekeeping = tokio::spawn(async {
-            tokio::join!(engine_keeper.keep_house(), kafka_keeper.keep_house());
-        });
+        let mut housekeeping = JoinSet::new();
+        housekeeping.spawn(Arc::clone(&engine).keep_house());
+        housekeeping.spawn(Arc::clone(&kafka).keep_house());
         status.serving(Parts { engine: Arc::clone(&engine), kafka: Arc::clone(&kafka) });
         Ok(Running {
             status,
@@ -294,8 +293,10 @@ impl Running {
 
     /// Lets open requests end, within bounds, then closes everything. `why` is what those hear who
     /// ask meanwhile.
-    pub async fn close(self, why: &str) {
+    pub async fn close(mut self, why: &str) {
         self.status.stopping(why);
+        // First of all: groups look as if they had no members from then on.
+        self.housekeeping.shutdown().await;
         if let Some(door) = self.kafka_door {
             door.stop();
             // Whoever waits in a group would otherwise hold his connection open.
@@ -306,7 +307,6 @@ impl Running {
         } else {
             self.kafka.close();
         }
-        self.housekeeping.abort();
         if let Some(control) = &self.control {
             control.close();
         }

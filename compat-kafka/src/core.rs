@@ -201,6 +201,7 @@ impl Kafka {
         for (group, snapshot) in engine.group_snapshots()? {
             if let Err(error) = groups.restore(&group, &snapshot) {
                 tracing::warn!(%group, %error, "a group cannot be restored; its members join anew");
+                groups.restore_unknown(&group);
             }
         }
         for offset in engine.committed_offsets(None)? {

@@ -35,7 +35,7 @@ impl GroupLog for EngineGroupLog {
         let (engine, group) = (Arc::clone(&self.engine), group.to_owned());
         Box::pin(async move {
             // A group that cannot be looked up now is not one without offsets.
-            engine.committed_offsets(Some(&group)).map_or(true, |held| !held.is_empty())
+            engine.has_offsets(&group).unwrap_or(true)
         })
     }
 }

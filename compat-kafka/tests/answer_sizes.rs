@@ -386,6 +386,7 @@ async fn filled() -> (Rig, [u8; 16]) {
         offset: 1,
         leader_epoch: -1,
         metadata: "m".repeat(1000),
+        retention_ms: None,
     };
     for nth in 0..GROUPS {
         join(&mut wire, nth).await;

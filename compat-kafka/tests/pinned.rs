@@ -149,6 +149,7 @@ impl World {
                     offset: topic.partitions[0].end().0 as i64,
                     leader_epoch: -1,
                     metadata: "m".repeat(40),
+                    retention_ms: None,
                 };
                 engine.commit_offsets("g", vec![commit]).await.unwrap();
             }

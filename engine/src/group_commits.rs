@@ -16,6 +16,10 @@ use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
 pub struct Committing(oneshot::Receiver<Result<Hlc, EngineError>>);
 
 impl Committing {
+    pub(crate) fn begun(change: oneshot::Receiver<Result<Hlc, EngineError>>) -> Committing {
+        Committing(change)
+    }
+
     /// Waits until it is made; returns the moment.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Finding and removing committed offsets that are old.
 //!
 //! When an offset expires is the coordinator's to say, who knows the members. Here is what is known of its
-//! age. An offset is removed by an event that says how old it was: one that was committed since is not
+//! age. An offset is removed by an event that says how old it has to be: one that was committed since is not
 //! removed, whatever was on its way when somebody looked.
 
 use hlc::{Cut, Hlc};
@@ -9,63 +9,54 @@ use hlc::{Cut, Hlc};
 use crate::blocking::on_disk;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::groups::GroupOffset;
-use crate::namespace::event::{Event, LATER_PARTITIONS};
-
-/// What of a group was committed long ago.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OldOffsets {
-    /// The group.
-    pub group: String,
-    /// When its members changed for the last time; `None` if it never had any.
-    pub saved: Option<Hlc>,
-    /// Topics and partitions. There may be none.
-    pub partitions: Vec<(String, u32)>,
-}
+use crate::group_commits::Committing;
+use crate::groups::{Expiry, OldOffsets};
+use crate::namespace::event::Event;
 
 impl Engine {
-    /// What was committed at `until` or before by the first group behind `last`, or of all, by name. `None`
-    /// behind the last group.
+    /// The first group behind `last`, or of all, by name, that has or had committed offsets.
     ///
     /// # Errors
     /// The catalog cannot be read.
-    pub fn next_old_offsets(
-        &self,
-        last: Option<&str>,
-        until: Hlc,
-    ) -> Result<Option<OldOffsets>, EngineError> {
-        on_disk(|| {
-            let groups = self.shared.groups()?;
-            let Some(group) = groups.group_behind(last)? else { return Ok(None) };
-            let saved = groups.snapshot(&group, Cut::ALL)?.map(|(saved, _)| saved);
-            let held = groups.held(Some(&group), Cut::ALL)?;
-            let by_topic = held.chunk_by(|a, b| a.topic == b.topic);
-            let old = by_topic.flat_map(|of_topic| old_of_topic(of_topic, until));
-            let partitions = old.map(|offset| (offset.topic.clone(), offset.partition)).collect();
-            Ok(Some(OldOffsets { group, saved, partitions }))
-        })
+    pub fn group_behind(&self, last: Option<&str>) -> Result<Option<String>, EngineError> {
+        on_disk(|| Ok(self.shared.groups()?.group_behind(last)?))
     }
 
-    /// Removes offsets of a group, as far as they were committed at `until` or before; returns the moment.
+    /// When the members of a group changed for the last time; `None` if it never had any.
     ///
     /// # Errors
-    /// The disk fails.
-    pub async fn expire_offsets(
+    /// The catalog cannot be read.
+    pub fn group_saved(&self, group: &str) -> Result<Option<Hlc>, EngineError> {
+        let saved = on_disk(|| self.shared.groups()?.snapshot(group, Cut::ALL))?;
+        Ok(saved.map(|(stamp, _)| stamp))
+    }
+
+    /// Old offsets of topics of a group behind `last`, or of all, by name: a thousand or somewhat more at a
+    /// time. `None` behind the last topic.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn old_offsets(
+        &self,
+        group: &str,
+        last: Option<&str>,
+        expiry: Expiry,
+    ) -> Result<Option<OldOffsets>, EngineError> {
+        on_disk(|| Ok(self.shared.groups()?.old_offsets(group, last, expiry)?))
+    }
+
+    /// Begins to remove offsets of a group, as far as they are old.
+    ///
+    /// # Errors
+    /// Nothing is taken any more.
+    pub fn begin_expire_offsets(
         &self,
         group: &str,
         partitions: Vec<(String, u32)>,
-        until: Hlc,
-    ) -> Result<Hlc, EngineError> {
-        let group = group.to_owned();
-        self.change(Event::OffsetsExpired { group, partitions, until: until.bits() }, None).await
+        expiry: Expiry,
+    ) -> Result<Committing, EngineError> {
+        let (group, until, now_ms) = (group.to_owned(), expiry.until.bits(), expiry.now.0);
+        let event = Event::OffsetsExpired { group, partitions, until, now_ms };
+        Ok(Committing::begun(self.begin_change(event, None)?))
     }
-}
-
-/// The old ones of one topic. Where its group was set to a moment, they say together where it reads on, and
-/// are old together.
-fn old_of_topic(of_topic: &[GroupOffset], until: Hlc) -> impl Iterator<Item = &GroupOffset> {
-    let is_old = move |offset: &GroupOffset| offset.stamp <= until;
-    let is_one = of_topic.iter().any(|offset| offset.partition == LATER_PARTITIONS);
-    let stays = is_one && !of_topic.iter().all(is_old);
-    of_topic.iter().filter(move |offset| !stays && is_old(offset))
 }

@@ -17,6 +17,7 @@ use hlc::{Cut, Hlc, Moment};
 use crate::blocking::on_disk;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::groups::Committed;
 use crate::namespace::Topic;
 use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
 use crate::seek::{Lost, SeekError, When, earliest, is_kept, is_kept_by_user_time};
@@ -263,10 +264,9 @@ impl Engine {
     pub(crate) fn held_by(&self, group: &str, cut: Cut) -> Result<Offsets, EngineError> {
         let held = on_disk(|| self.shared.groups()?.held(Some(group), cut))?;
         let commit = |held: crate::GroupOffset| {
-            let crate::Committed { offset, leader_epoch, metadata } = held.committed;
             let (topic, partition) = (held.topic, held.partition);
             let place = (topic.clone(), partition);
-            (place, OffsetCommit { topic, partition, offset, leader_epoch, metadata })
+            (place, held.committed.into_commit(topic, partition))
         };
         Ok(held.into_iter().map(commit).collect())
     }
@@ -280,9 +280,8 @@ pub(crate) fn put(
     metadata: String,
 ) {
     let topic = topic.name.to_string();
-    let commit =
-        OffsetCommit { topic: topic.clone(), partition, offset, leader_epoch: -1, metadata };
-    offsets.insert((topic, partition), commit);
+    let committed = Committed { offset, leader_epoch: -1, metadata, retention_ms: None };
+    offsets.insert((topic.clone(), partition), committed.into_commit(topic, partition));
 }
 
 fn changes(now: &Offsets, after: &Offsets, removed: &[(String, u32)]) -> Vec<OffsetChange> {

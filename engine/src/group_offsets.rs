@@ -48,7 +48,16 @@ impl Engine {
     fn beginning(&self, topic: &str, partition: u32) -> Option<Committed> {
         let topic = self.topic(topic)?;
         let start = topic.partitions.get(partition as usize)?.start();
-        Some(Committed { offset: start.0 as i64, leader_epoch: -1, metadata: String::new() })
+        let (offset, metadata) = (start.0 as i64, String::new());
+        Some(Committed { offset, leader_epoch: -1, metadata, retention_ms: None })
+    }
+
+    /// Whether a group has committed anything.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn has_offsets(&self, group: &str) -> Result<bool, EngineError> {
+        on_disk(|| Ok(self.shared.groups()?.has_offsets(group)?))
     }
 
     /// All offsets of a group, or of all groups. [`Engine::offsets_at`] has those of the past.

@@ -1,19 +1,21 @@
 //! Committed offsets and the state of groups, as they are and were: versions in the catalog.
 
 mod comparing;
+mod expiring;
 mod restating;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use hlc::{Cut, Hlc};
+use hlc::{Cut, Hlc, SysTime};
 use serde::{Deserialize, Serialize};
-use storage::catalog::{Applied, Catalog, CatalogError, Changes, escape, unescape};
+use storage::catalog::{Applied, Catalog, CatalogError, Changes, Version, escape, unescape};
 
 use crate::namespace::event::{Event, LATER_PARTITIONS, OffsetCommit};
 
 pub(crate) use comparing::Compared;
 pub use comparing::GroupDifference;
+pub use expiring::{Expiry, OldOffset, OldOffsets};
 
 /// A committed offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,16 @@ pub struct Committed {
     pub leader_epoch: i32,
     /// What the client wanted to remember.
     pub metadata: String,
+    /// For how long it is kept after it was committed, in milliseconds; `None`: as the group's are.
+    pub retention_ms: Option<u64>,
+}
+
+impl Committed {
+    /// As it is committed for a partition.
+    pub(crate) fn into_commit(self, topic: String, partition: u32) -> OffsetCommit {
+        let Committed { offset, leader_epoch, metadata, retention_ms } = self;
+        OffsetCommit { topic, partition, offset, leader_epoch, metadata, retention_ms }
+    }
 }
 
 /// A committed offset, and whose it is.
@@ -124,10 +136,20 @@ fn put_offset(changes: &mut Changes, group: &str, commit: &OffsetCommit, stamp: 
         offset: commit.offset,
         leader_epoch: commit.leader_epoch,
         metadata: commit.metadata.clone(),
+        retention_ms: commit.retention_ms,
     };
     let value = postcard::to_stdvec(&committed).expect("an offset can be encoded");
     let key = offset_key(group, &commit.topic, commit.partition);
     changes.put(&key, stamp, Some(&value));
+}
+
+fn read_offsets(found: Vec<Version>) -> Vec<GroupOffset> {
+    let read = |(key, stamp, value): Version| {
+        let (group, topic, partition) = parts_of(&key)?;
+        let committed = postcard::from_bytes(&value).ok()?;
+        Some(GroupOffset { group, topic, partition, committed, stamp })
+    };
+    found.into_iter().filter_map(read).collect()
 }
 
 /// The state of all groups, in one catalog.
@@ -159,8 +181,8 @@ impl Groups {
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
             }
             Event::OffsetsDeleted { group, partitions } => {
-                for (topic, partition) in partitions {
-                    changes.put(&offset_key(group, topic, *partition), stamp, None);
+                for of_topic in partitions.chunk_by(|a, b| a.0 == b.0) {
+                    self.remove(&mut changes, group, of_topic, None, stamp)?;
                 }
             }
             Event::OffsetsSet { group, offsets, removed } => {
@@ -169,14 +191,10 @@ impl Groups {
                 }
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
             }
-            Event::OffsetsExpired { group, partitions, until } => {
-                let (before, until) = (Cut::below(stamp), Hlc::from_bits(*until));
-                for (topic, partition) in partitions {
-                    let key = offset_key(group, topic, *partition);
-                    let held = self.catalog.get(&key, before)?;
-                    if held.is_some_and(|(committed, _)| committed <= until) {
-                        changes.put(&key, stamp, None);
-                    }
+            Event::OffsetsExpired { group, partitions, until, now_ms } => {
+                let expiry = Expiry { until: Hlc::from_bits(*until), now: SysTime(*now_ms) };
+                for of_topic in partitions.chunk_by(|a, b| a.0 == b.0) {
+                    self.remove(&mut changes, group, of_topic, Some(expiry), stamp)?;
                 }
             }
             Event::GroupSaved { group, snapshot } => {
@@ -218,6 +236,34 @@ impl Groups {
             if self.catalog.get(&reader, Cut::ALL)?.is_none() {
                 changes.keep(&reader, Some(&[]));
             }
+        }
+        Ok(())
+    }
+
+    /// Removes offsets of one topic: all that are named, or the old ones of them. A group of which nothing is
+    /// left there reads it no more.
+    fn remove(
+        &self,
+        changes: &mut Changes,
+        group: &str,
+        named: &[(String, u32)],
+        expiry: Option<Expiry>,
+        stamp: Hlc,
+    ) -> Result<(), CatalogError> {
+        let Some((topic, _)) = named.first() else { return Ok(()) };
+        let held = self.held_of_topic(group, topic, Cut::below(stamp))?;
+        let named: HashSet<u32> = named.iter().map(|(_, partition)| *partition).collect();
+        let goes: HashSet<u32> = match expiry {
+            Some(expiry) => expiry.old_of_topic(&held).map(|old| old.partition).collect(),
+            None => named.clone(),
+        };
+        let (mut left, goes) = (held.len(), goes.intersection(&named));
+        for partition in goes {
+            changes.put(&offset_key(group, topic, *partition), stamp, None);
+            left -= usize::from(held.iter().any(|held| held.partition == *partition));
+        }
+        if left == 0 {
+            changes.keep(&reader_key(topic, group), None);
         }
         Ok(())
     }
@@ -269,24 +315,20 @@ impl Groups {
         group: Option<&str>,
         cut: Cut,
     ) -> Result<Vec<GroupOffset>, CatalogError> {
-        let found = self.catalog.scan(&offsets_of(group), cut)?;
-        Ok(found
-            .into_iter()
-            .filter_map(|(key, stamp, value)| {
-                let (group, topic, partition) = parts_of(&key)?;
-                let committed = postcard::from_bytes(&value).ok()?;
-                Some(GroupOffset { group, topic, partition, committed, stamp })
-            })
-            .collect())
+        Ok(read_offsets(self.catalog.scan(&offsets_of(group), cut)?))
     }
 
-    /// The first group behind `last`, or of all, of which there is an offset, or was one that can still be
-    /// read.
-    pub(crate) fn group_behind(&self, last: Option<&str>) -> Result<Option<String>, CatalogError> {
-        // No key of an offset has this byte behind the separator.
-        let last = last.map(|group| [&offsets_of(Some(group))[..], &[u8::MAX]].concat());
-        let key = self.catalog.key_behind(&[OFFSETS], last.as_deref())?;
-        Ok(key.and_then(|key| parts_of(&key)).map(|(group, ..)| group))
+    pub(crate) fn has_offsets(&self, group: &str) -> Result<bool, CatalogError> {
+        self.catalog.has_any(&offsets_of(Some(group)), Cut::ALL)
+    }
+
+    fn held_of_topic(
+        &self,
+        group: &str,
+        topic: &str,
+        cut: Cut,
+    ) -> Result<Vec<GroupOffset>, CatalogError> {
+        Ok(read_offsets(self.catalog.scan(&offsets_of_topic(group, topic), cut)?))
     }
 
     /// A group's snapshot, and when it was saved.

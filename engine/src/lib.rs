@@ -41,10 +41,11 @@ pub use cut_cache::CutCacheStats;
 pub use engine::{Appending, Engine, EngineOptions, Watch};
 pub use error::EngineError;
 pub use group_commits::Committing;
-pub use group_expiry::OldOffsets;
 pub use group_moments::{GroupSet, GroupSetError, OffsetChange, SetMode, Skipped};
 pub use group_offsets::GroupThen;
-pub use groups::{Committed, GroupDifference, GroupOffset, OffsetDifference};
+pub use groups::{
+    Committed, Expiry, GroupDifference, GroupOffset, OffsetDifference, OldOffset, OldOffsets,
+};
 pub use housekeeping::HousekeepingOptions;
 pub use namespace::event::{
     Event, OffsetCommit, RestatedChange, RestatedGroup, RestatedOffset, RestatedPin, TopicChange,

@@ -96,7 +96,14 @@ impl Frail {
     async fn commit(&self, group: &str, topic: &str, offset: i64) {
         let metadata = "m".repeat(100);
         let topic = topic.to_owned();
-        let commit = OffsetCommit { topic, partition: 0, offset, leader_epoch: -1, metadata };
+        let commit = OffsetCommit {
+            topic,
+            partition: 0,
+            offset,
+            leader_epoch: -1,
+            metadata,
+            retention_ms: None,
+        };
         self.rig.engine.commit_offsets(group, vec![commit]).await.expect("it is in the journal");
     }
 

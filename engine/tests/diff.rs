@@ -140,6 +140,7 @@ impl World {
                     offset,
                     leader_epoch: -1,
                     metadata: String::new(),
+                    retention_ms: None,
                 };
                 engine.commit_offsets(&place.0, vec![commit]).await.unwrap();
                 state.offsets.insert(place, offset);

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::{
-    Engine, EngineOptions, HousekeepingOptions, OffsetCommit, PinError, SeekError, TopicId, When,
+    Engine, EngineOptions, Expiry, HousekeepingOptions, OffsetCommit, PinError, SeekError, TopicId,
+    When,
 };
 use hlc::{Cut, Hlc, ManualClock, SysTime};
 use proptest::prelude::*;
@@ -113,6 +114,11 @@ fn open(
     Arc::new(opened.expect("the engine opens"))
 }
 
+/// Some offsets have a retention of their own.
+fn own_retention_ms(offset: i64) -> Option<u64> {
+    (offset % 4 == 3).then_some(offset as u64 * 100)
+}
+
 impl World {
     fn new(restated_bytes_max: usize) -> World {
         let (disk, catalog) = (MemoryDisk::new(), Directory::new());
@@ -145,8 +151,16 @@ impl World {
     async fn commit(&mut self, group: &str, topic: &str, partition: u32, offset: i64) {
         let (group, topic) = (group.to_owned(), topic.to_owned());
         let metadata = "m".repeat(offset as usize % 20);
-        let commit =
-            OffsetCommit { topic: topic.clone(), partition, offset, leader_epoch: -1, metadata };
+        let retention_ms = own_retention_ms(offset);
+        let topic_name = topic.clone();
+        let commit = OffsetCommit {
+            topic: topic_name,
+            partition,
+            offset,
+            leader_epoch: -1,
+            metadata,
+            retention_ms,
+        };
         let stamp = self.engine.commit_offsets(&group, vec![commit]).await.unwrap();
         self.state.offsets.insert((group, topic, partition), (offset, stamp));
         self.note();
@@ -159,25 +173,36 @@ impl World {
         self.note();
     }
 
-    /// Has all offsets expire that were committed so long ago. Of one group one is committed again in between.
+    /// Has all offsets expire that were committed so long ago, or as long ago as they say themselves. Of one group one is committed again in between.
     async fn expire(&mut self, ms: u64, is_beaten: bool) {
-        let until = Hlc::at(SysTime(self.engine.wall_now().0.saturating_sub(ms)));
+        let expiry = Expiry::new(self.engine.wall_now(), Duration::from_millis(ms));
+        let is_old = |offset: i64, stamp: Hlc| match own_retention_ms(offset) {
+            Some(own_ms) => stamp.time().0 + own_ms <= expiry.now.0,
+            None => stamp <= expiry.until,
+        };
         let (mut last, mut seen, mut is_beaten) = (None::<String>, BTreeSet::new(), is_beaten);
-        while let Some(old) = self.engine.next_old_offsets(last.as_deref(), until).unwrap() {
-            let group = old.group;
+        while let Some(group) = self.engine.group_behind(last.as_deref()).unwrap() {
             let held = self.state.offsets.iter().filter(|((of, ..), _)| *of == group);
-            let expected = held.filter(|(_, (_, stamp))| *stamp <= until);
+            let expected = held.filter(|(_, (offset, stamp))| is_old(*offset, *stamp));
             let expected: Vec<(String, u32)> =
                 expected.map(|((_, topic, partition), _)| (topic.clone(), *partition)).collect();
-            assert_eq!(old.partitions, expected, "{group:?}");
-            assert_eq!(old.saved.is_some(), self.state.snapshots.contains_key(&group));
-            if let Some((topic, partition)) = old.partitions.first().filter(|_| is_beaten) {
+            let (mut found, mut topic) = (Vec::new(), None::<String>);
+            while let Some(old) = self.engine.old_offsets(&group, topic.as_deref(), expiry).unwrap()
+            {
+                found.extend(old.offsets.into_iter().map(|old| (old.topic, old.partition)));
+                topic = Some(old.last);
+            }
+            assert_eq!(found, expected, "{group:?}");
+            let saved = self.engine.group_saved(&group).unwrap();
+            assert_eq!(saved.is_some(), self.state.snapshots.contains_key(&group));
+            if let Some((topic, partition)) = found.first().filter(|_| is_beaten) {
                 is_beaten = false;
                 self.commit(&group, topic, *partition, 7).await;
             }
-            self.engine.expire_offsets(&group, old.partitions, until).await.unwrap();
+            let removing = self.engine.begin_expire_offsets(&group, found, expiry).unwrap();
+            removing.done().await.unwrap();
             let state = &mut self.state.offsets;
-            state.retain(|(of, ..), (_, stamp)| *of != group || *stamp > until);
+            state.retain(|(of, ..), (offset, stamp)| *of != group || !is_old(*offset, *stamp));
             self.note();
             assert!(seen.insert(group.clone()), "{group:?} comes twice");
             last = Some(group);

@@ -21,7 +21,7 @@ type Offsets = BTreeMap<(String, u32), i64>;
 
 fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
     let (topic, metadata) = (topic.to_owned(), "m".to_owned());
-    OffsetCommit { topic, partition, offset, leader_epoch: 3, metadata }
+    OffsetCommit { topic, partition, offset, leader_epoch: 3, metadata, retention_ms: None }
 }
 
 async fn at(engine: &Engine, cut: Cut) -> Offsets {

@@ -8,7 +8,14 @@ use rig::Rig;
 
 fn commit(topic: &str, partition: u32, offset: i64) -> OffsetCommit {
     let topic = topic.to_owned();
-    OffsetCommit { topic, partition, offset, leader_epoch: -1, metadata: "m".to_owned() }
+    OffsetCommit {
+        topic,
+        partition,
+        offset,
+        leader_epoch: -1,
+        metadata: "m".to_owned(),
+        retention_ms: None,
+    }
 }
 
 async fn offsets_at(rig: &Rig, cut: Cut) -> Vec<(String, u32, i64)> {

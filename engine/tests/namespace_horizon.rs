@@ -137,6 +137,7 @@ impl World {
             offset: 1,
             leader_epoch: -1,
             metadata: String::new(),
+            retention_ms: None,
         };
         self.engine.commit_offsets(group, vec![commit]).await.unwrap();
     }

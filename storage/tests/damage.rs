@@ -279,7 +279,7 @@ fn a_data_directory_of_another_version_is_refused() {
         Err(HomeError::Version { found, .. }) => assert_eq!(found, "1"),
         other => panic!("{other:?}"),
     }
-    for damaged in [&b""[..], b"\0\0\0", b"\xff\xfe", b"format 4\n", b"format 4\ncluster \n"] {
+    for damaged in [&b""[..], b"\0\0\0", b"\xff\xfe", b"format 5\n", b"format 5\ncluster \n"] {
         fs::write(directory.path().join("FREEZEFRAME"), damaged).unwrap();
         for taken in
             [Home::take(directory.path(), String::new), Home::take_existing(directory.path())]

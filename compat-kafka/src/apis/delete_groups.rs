@@ -84,6 +84,7 @@ mod tests {
             offset: 5,
             leader_epoch: -1,
             metadata: String::new(),
+            retention_ms: None,
         };
         bench.kafka.engine.commit_offsets(group, vec![offset]).await.unwrap();
     }

@@ -25,6 +25,8 @@ mod tests;
 
 /// From here on, a client knows the error that says that there is no such group.
 const NAMES_ABSENCE: i16 = 9;
+/// What versions up to 4 say for offsets that are kept as all of their group, and later ones cannot say otherwise.
+const GROUP_S_RETENTION: i64 = -1;
 
 /// What is wrong with each partition of one topic, in order; `None` so far if nothing is.
 type Verdicts = Vec<Option<ResponseError>>;
@@ -97,6 +99,9 @@ fn offsets(
     verdicts: &mut [Verdicts],
     metadata_max: usize,
 ) -> Vec<OffsetCommit> {
+    // As in Kafka one below 0 that is not this one is over at once.
+    let is_own = request.retention_time_ms != GROUP_S_RETENTION;
+    let retention_ms = is_own.then(|| u64::try_from(request.retention_time_ms).unwrap_or(0));
     let mut offsets = Vec::new();
     for (topic, verdicts) in request.topics.iter().zip(verdicts) {
         for (partition, verdict) in topic.partitions.iter().zip(verdicts) {
@@ -104,7 +109,7 @@ fn offsets(
                 *verdict = Some(ResponseError::OffsetMetadataTooLarge);
             }
             if verdict.is_none() {
-                offsets.push(offset(topic, partition));
+                offsets.push(offset(topic, partition, retention_ms));
             }
         }
     }
@@ -137,6 +142,7 @@ fn is_too_long(partition: &OffsetCommitRequestPartition, max: usize) -> bool {
 fn offset(
     topic: &OffsetCommitRequestTopic,
     partition: &OffsetCommitRequestPartition,
+    retention_ms: Option<u64>,
 ) -> OffsetCommit {
     OffsetCommit {
         topic: topic.name.to_string(),
@@ -144,6 +150,7 @@ fn offset(
         offset: partition.committed_offset,
         leader_epoch: partition.committed_leader_epoch,
         metadata: partition.committed_metadata.as_deref().unwrap_or_default().to_owned(),
+        retention_ms,
     }
 }
 

@@ -126,6 +126,7 @@ mod tests {
             offset: 5,
             leader_epoch: -1,
             metadata: String::new(),
+            retention_ms: None,
         };
         bench.kafka.engine.commit_offsets("g", vec![offset]).await.unwrap();
     }

@@ -197,7 +197,14 @@ mod tests {
         let from = moment(&kafka).await;
         append_three(&kafka).await;
         let (topic, metadata) = ("a".to_owned(), "m".to_owned());
-        let commit = OffsetCommit { topic, partition: 0, offset: 2, leader_epoch: 1, metadata };
+        let commit = OffsetCommit {
+            topic,
+            partition: 0,
+            offset: 2,
+            leader_epoch: 1,
+            metadata,
+            retention_ms: None,
+        };
         kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
         let configs = BTreeMap::from([("retention.ms".to_owned(), "5000".to_owned())]);
         let set = |held: &mut BTreeMap<String, String>| {

@@ -93,8 +93,14 @@ mod tests {
         // What was committed within this millisecond is not old yet.
         while !kafka.engine.give_up_old_groups().await.unwrap() {
             let (topic, metadata) = ("a".to_owned(), String::new());
-            let commit =
-                OffsetCommit { topic, partition: 0, offset: 1, leader_epoch: -1, metadata };
+            let commit = OffsetCommit {
+                topic,
+                partition: 0,
+                offset: 1,
+                leader_epoch: -1,
+                metadata,
+                retention_ms: None,
+            };
             kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
         }
         let refusal = ask(&kafka, json!({"op": "offsets", "at": early})).await["error"].take();

@@ -160,7 +160,14 @@ mod tests {
 
     async fn commit_offset(kafka: &Kafka, offset: i64) {
         let (topic, metadata) = ("a".to_owned(), String::new());
-        let commit = OffsetCommit { topic, partition: 0, offset, leader_epoch: -1, metadata };
+        let commit = OffsetCommit {
+            topic,
+            partition: 0,
+            offset,
+            leader_epoch: -1,
+            metadata,
+            retention_ms: None,
+        };
         kafka.engine.commit_offsets("g", vec![commit]).await.unwrap();
     }
 
@@ -226,8 +233,14 @@ mod tests {
                 let before = committed(&kafka);
                 // Behind everything that was queued before it.
                 let (topic, metadata) = ("a".to_owned(), String::new());
-                let commit =
-                    OffsetCommit { topic, partition: 0, offset: 0, leader_epoch: -1, metadata };
+                let commit = OffsetCommit {
+                    topic,
+                    partition: 0,
+                    offset: 0,
+                    leader_epoch: -1,
+                    metadata,
+                    retention_ms: None,
+                };
                 kafka.engine.commit_offsets("other", vec![commit]).await.unwrap();
                 assert_eq!(committed(&kafka), before, "after {polls} polls");
                 drop(held);

@@ -32,8 +32,10 @@ pub enum CommitKind {
 /// Which of a group's offsets may expire (KIP-211).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OffsetUse {
-    /// It has no members: all of them.
+    /// It has had no members for long, as far as it is known here: all of them.
     Unused,
+    /// Its members went lately: those that were committed with a retention of their own.
+    UsedLately,
     /// Those of topics that its members do not read.
     Reads(Subscriptions),
     /// None: what its members read cannot be told, or changes.
@@ -42,10 +44,13 @@ pub enum OffsetUse {
 
 impl Group {
     /// Which of its offsets may expire?
-    pub fn offset_use(&self) -> OffsetUse {
+    pub fn offset_use(&self, now: Duration) -> OffsetUse {
         let is_consumers = self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE);
+        let retention = self.options.offsets_retention;
+        let is_long = self.empty_since.is_none_or(|since| now.saturating_sub(since) >= retention);
         match self.state {
-            GroupState::Empty | GroupState::Dead => OffsetUse::Unused,
+            GroupState::Empty if is_long => OffsetUse::Unused,
+            GroupState::Empty => OffsetUse::UsedLately,
             GroupState::Stable if is_consumers => OffsetUse::Reads(self.subscriptions.clone()),
             _ => OffsetUse::InUse,
         }

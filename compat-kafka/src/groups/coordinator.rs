@@ -136,9 +136,19 @@ impl Coordinator {
 
     /// Brings a group back of which there are only offsets: nobody has ever joined it.
     pub fn restore_without_members(&self, group: &str) {
+        self.restore_empty(group, Group::new(self.shared.options.clone()));
+    }
+
+    /// Brings a group back of which it is not known who was in it: its members have time to join anew.
+    pub fn restore_unknown(&self, group: &str) {
+        let mut machine = Group::new(self.shared.options.clone());
+        machine.empty_since = Some(self.shared.now());
+        self.restore_empty(group, machine);
+    }
+
+    fn restore_empty(&self, group: &str, machine: Group) {
         let mut groups = self.shared.groups.lock();
         if let Entry::Vacant(vacant) = groups.by_id.entry(group.to_owned()) {
-            let machine = Group::new(self.shared.options.clone());
             let slot = vacant.insert(Slot::new(group, machine)).clone();
             drop(groups);
             let mut inner = slot.inner.lock();
@@ -279,9 +289,19 @@ impl Coordinator {
         self.look(group, Group::check_offset_delete)?
     }
 
-    /// Which offsets of the group may expire? One that is not there has no members.
-    pub fn offset_use(&self, group: &str) -> OffsetUse {
-        self.look(group, Group::offset_use).unwrap_or(OffsetUse::Unused)
+    /// Lets offsets of the group expire, if any may: `queue` is told which. What it puts into the log comes
+    /// before all that is decided about the group later, so whoever joins afterwards has not been told of them.
+    /// `None` for a group that is not there, or that somebody else acts on.
+    pub fn expire<T>(&self, group: &str, queue: impl FnOnce(&OffsetUse) -> T) -> Option<T> {
+        let slot = self.shared.find(group, Absent::Refuse).ok()?;
+        let inner = slot.inner.lock();
+        if inner.is_being_deleted || inner.is_held {
+            return None;
+        }
+        match inner.group.offset_use(self.shared.now()) {
+            OffsetUse::InUse => None,
+            offset_use => Some(queue(&offset_use)),
+        }
     }
 
     /// The group and its members.
@@ -292,6 +312,12 @@ impl Coordinator {
     /// Whether there is such a group.
     pub fn has(&self, group: &str) -> bool {
         self.look(group, |_| ()).is_ok()
+    }
+
+    /// Whether the group has no members, and nothing of it is on its way to the log.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self, group: &str) -> bool {
+        self.look(group, Group::is_idle).unwrap_or(false)
     }
 
     /// All groups, by id.

@@ -118,6 +118,8 @@ pub struct Group {
     pub(super) subscriptions: Subscriptions,
     pub(super) writes: BTreeMap<WriteId, PendingWrite>,
     pub(super) reason: &'static str,
+    /// When its last member went, if that was in this life.
+    pub(super) empty_since: Option<Duration>,
     next_write: u64,
     effects: Vec<Effect>,
 }
@@ -140,6 +142,7 @@ impl Group {
             subscriptions: Subscriptions::NotConsumers,
             writes: BTreeMap::new(),
             reason: "created",
+            empty_since: None,
             next_write: 0,
             effects: Vec::new(),
         }

@@ -126,7 +126,7 @@ impl Group {
             self.remove_member(&id, GroupError::UnknownMemberId);
         }
         if self.roster.is_empty() {
-            self.become_empty();
+            self.become_empty(now);
         } else if self.roster.elect_joined_leader() {
             self.begin_generation(now);
         } else {
@@ -135,8 +135,9 @@ impl Group {
         }
     }
 
-    fn become_empty(&mut self) {
+    fn become_empty(&mut self, now: Duration) {
         self.join_timer = None;
+        self.empty_since = Some(now);
         self.generation += 1;
         self.protocol = None;
         self.subscriptions = self.read_subscriptions();

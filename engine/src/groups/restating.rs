@@ -10,7 +10,7 @@ use super::{
     unescape,
 };
 use crate::error::EngineError;
-use crate::namespace::event::{Event, OffsetCommit, RestatedGroup, RestatedOffset};
+use crate::namespace::event::{Event, RestatedGroup, RestatedOffset};
 
 /// The most that a value takes beside its texts: lengths, numbers and its stamp.
 const VALUE_BYTES: usize = 48;
@@ -104,8 +104,7 @@ impl Restated {
                 let (group, topic, partition) = parts_of(key).ok_or_else(corrupt)?;
                 let committed: super::Committed =
                     postcard::from_bytes(value).map_err(|_| corrupt())?;
-                let super::Committed { offset, leader_epoch, metadata } = committed;
-                let commit = OffsetCommit { topic, partition, offset, leader_epoch, metadata };
+                let commit = committed.into_commit(topic, partition);
                 Ok(Restated::Offset(RestatedOffset { group, stamp, commit }))
             }
             Some(&GROUPS) => {
@@ -156,7 +155,7 @@ mod tests {
     use storage::catalog::{Applied, Catalog};
 
     use super::*;
-    use crate::namespace::event::LATER_PARTITIONS;
+    use crate::namespace::event::{LATER_PARTITIONS, OffsetCommit};
 
     fn at(ms: u64) -> Hlc {
         Hlc::at(SysTime(ms))
@@ -174,6 +173,7 @@ mod tests {
             offset,
             leader_epoch: -1,
             metadata: "x".repeat(offset as usize),
+            retention_ms: (offset == 7).then_some(u64::MAX),
         };
         let saved = |snapshot| Event::GroupSaved { group: "g\0".to_owned(), snapshot };
         let committed = |topic, offset| Event::OffsetsCommitted {

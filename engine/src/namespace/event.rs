@@ -130,14 +130,16 @@ pub enum Event {
         /// Whether it is the last of this restatement.
         is_last: bool,
     },
-    /// Committed offsets expired. One that was committed meanwhile stays.
+    /// Committed offsets expired, as far as each of them is old. One that was committed meanwhile is not.
     OffsetsExpired {
         /// The group.
         group: String,
         /// Topics and partitions.
         partitions: Vec<(String, u32)>,
-        /// The bits of a stamp: only what was committed at it or before is removed.
+        /// The bits of a stamp: what was committed at it or before is old.
         until: u64,
+        /// The time, in milliseconds since 1970, by which what has a retention of its own is old.
+        now_ms: u64,
     },
 }
 
@@ -259,6 +261,8 @@ pub struct OffsetCommit {
     pub leader_epoch: i32,
     /// What the client wants to remember.
     pub metadata: String,
+    /// For how long it is kept after it was committed, in milliseconds; `None`: as the group's are.
+    pub retention_ms: Option<u64>,
 }
 
 /// Entries of this kind are replayed at every start.
@@ -332,9 +336,10 @@ mod tests {
                 offset: 3,
                 leader_epoch: -1,
                 metadata: String::new(),
+                retention_ms: Some(300),
             }],
         };
-        assert_eq!(committed.encode(), [5, 1, b'g', 1, 1, b't', 1, 6, 1, 0]);
+        assert_eq!(committed.encode(), [5, 1, b'g', 1, 1, b't', 1, 6, 1, 0, 1, 0xac, 0x02]);
         assert_eq!(Event::decode(&committed.encode()).as_ref(), Ok(&committed));
         let pinned = |topics| Event::PinSet { name: "p".into(), at: 300, expires_ms: 5, topics };
         assert_eq!(pinned(None).encode(), [9, 1, b'p', 0xac, 0x02, 5, 0]);
@@ -350,7 +355,7 @@ mod tests {
             groups: vec![RestatedGroup { group, stamp: 3, snapshot: vec![9, 8] }],
             is_last: true,
         };
-        let offset = [1, 1, b'g', 2, 1, b't', 1, 6, 1, 0];
+        let offset = [1, 1, b'g', 2, 1, b't', 1, 6, 1, 0, 1, 0xac, 0x02];
         let expected = [&[11, 0xac, 0x02][..], &offset, &[1, 1, b'g', 3, 2, 9, 8, 1]].concat();
         assert_eq!(restated.encode(), expected);
         assert_eq!(Event::decode(&expected), Ok(restated));
@@ -360,18 +365,20 @@ mod tests {
             offset: 2,
             leader_epoch: -1,
             metadata: "s5".into(),
+            retention_ms: None,
         };
         let set = Event::OffsetsSet {
             group: "g".into(),
             offsets: vec![later],
             removed: vec![("u".into(), 1)],
         };
-        let offset = [1, b't', 0xff, 0xff, 0xff, 0xff, 0x0f, 4, 1, 2, b's', b'5'];
+        let offset = [1, b't', 0xff, 0xff, 0xff, 0xff, 0x0f, 4, 1, 2, b's', b'5', 0];
         let expected = [&[12, 1, b'g', 1][..], &offset, &[1, 1, b'u', 1]].concat();
         assert_eq!(set.encode(), expected);
         let partitions = vec![("u".into(), 1)];
-        let expired = Event::OffsetsExpired { group: "g".into(), partitions, until: 300 };
-        assert_eq!(expired.encode(), [14, 1, b'g', 1, 1, b'u', 1, 0xac, 0x02]);
+        let group = "g".into();
+        let expired = Event::OffsetsExpired { group, partitions, until: 300, now_ms: 5 };
+        assert_eq!(expired.encode(), [14, 1, b'g', 1, 1, b'u', 1, 0xac, 0x02, 5]);
     }
 
     #[test]

@@ -132,7 +132,14 @@ impl Rig {
 
     pub async fn commit(&self, group: &str, topic: &str, partition: u32, offset: i64) {
         let (topic, metadata) = (topic.to_owned(), String::new());
-        let commit = OffsetCommit { topic, partition, offset, leader_epoch: -1, metadata };
+        let commit = OffsetCommit {
+            topic,
+            partition,
+            offset,
+            leader_epoch: -1,
+            metadata,
+            retention_ms: None,
+        };
         self.engine.commit_offsets(group, vec![commit]).await.unwrap();
     }
 

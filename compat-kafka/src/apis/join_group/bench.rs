@@ -73,6 +73,14 @@ impl Bench {
         Bench::over(self.disk.after_kill(), Arc::new(hlc::OsClock), GroupOptions::default())
     }
 
+    /// The same, by a clock that goes on.
+    pub(crate) fn restarted_by(self, clock: &Arc<ManualClock>) -> Bench {
+        self.kafka.close();
+        self.kafka.engine.close();
+        let wall = Arc::clone(clock) as Arc<dyn WallClock>;
+        Bench::over(self.disk.after_kill(), wall, GroupOptions::default())
+    }
+
     pub(crate) async fn topic(&self, name: &str, partitions: u32) {
         let id = *uuid::Uuid::new_v4().as_bytes();
         let made = self.kafka.engine.create_topic(name, partitions, BTreeMap::new(), id, false);

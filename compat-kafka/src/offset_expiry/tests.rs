@@ -1,0 +1,255 @@
+use std::time::Duration;
+
+use engine::OffsetCommit;
+use hlc::ManualClock;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::{LeaveGroupRequest, OffsetCommitRequest};
+use storage::disk::Fault;
+
+use crate::apis::join_group::bench::{Bench, Joined, group_id, topic_name};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const SOON: Duration = Duration::from_secs(60);
+
+async fn commit(bench: &Bench, group: &str, topic: &str, partition: u32) {
+    let offset = OffsetCommit {
+        topic: topic.to_owned(),
+        partition,
+        offset: 5,
+        leader_epoch: -1,
+        metadata: String::new(),
+        retention_ms: None,
+    };
+    bench.kafka.engine.commit_offsets(group, vec![offset]).await.unwrap();
+    bench.kafka.groups.restore_without_members(group);
+}
+
+fn held(bench: &Bench) -> Vec<(String, String, u32)> {
+    let held = bench.kafka.engine.committed_offsets(None).unwrap();
+    held.into_iter().map(|held| (held.group, held.topic, held.partition)).collect()
+}
+
+fn offset(group: &str, topic: &str, partition: u32) -> (String, String, u32) {
+    (group.to_owned(), topic.to_owned(), partition)
+}
+
+/// Time passes for stamps, and for groups.
+async fn pass(clock: &ManualClock, by: Duration) {
+    clock.advance(by);
+    tokio::time::pause();
+    tokio::time::advance(by).await;
+    tokio::time::resume();
+}
+
+async fn leave(bench: &Bench, group: &str, member: Joined) {
+    let leave = LeaveGroupRequest::default().with_group_id(group_id(group));
+    assert_eq!(bench.ask(0, leave.with_member_id(member.id)).await.error_code, 0);
+}
+
+async fn expire(bench: &Bench) -> usize {
+    bench.kafka.expire_offsets().await.unwrap()
+}
+
+#[tokio::test]
+async fn offsets_of_nobody_expire_a_week_after_they_were_committed_and_their_group_with_them() {
+    let (bench, clock) = Bench::with_clock();
+    commit(&bench, "g", "a", 0).await;
+    clock.advance(DAY);
+    commit(&bench, "g", "a", 1).await;
+    clock.advance(DAY * 6 - Duration::from_millis(1));
+    assert_eq!(expire(&bench).await, 0);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(expire(&bench).await, 1);
+    assert_eq!(held(&bench), [offset("g", "a", 1)]);
+    clock.advance(DAY);
+    assert_eq!(expire(&bench).await, 1);
+    assert!(held(&bench).is_empty());
+    let forgotten = async {
+        while bench.kafka.groups.has("g") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, forgotten).await.unwrap();
+}
+
+#[tokio::test]
+async fn offsets_of_a_group_expire_a_week_after_its_last_member_left() {
+    let (bench, clock) = Bench::with_clock();
+    commit(&bench, "g", "read", 0).await;
+    let member = bench.stable("g").await;
+    clock.advance(DAY * 30);
+    assert_eq!(expire(&bench).await, 0, "a member reads it");
+    leave(&bench, "g", member).await;
+    // At once, whether the log has heard of it or not.
+    assert_eq!(expire(&bench).await, 0);
+    let emptied = async {
+        let left = bench.kafka.engine.wall_now();
+        let saved = || bench.kafka.engine.group_saved("g").unwrap();
+        while saved().is_none_or(|saved| saved.time() < left) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, emptied).await.unwrap();
+    pass(&clock, DAY * 7 - Duration::from_secs(1)).await;
+    assert_eq!(expire(&bench).await, 0);
+    pass(&clock, Duration::from_secs(2)).await;
+    assert_eq!(expire(&bench).await, 1);
+    assert!(held(&bench).is_empty());
+}
+
+/// The log may never hear that a group has no members any more; its coordinator knows.
+#[tokio::test]
+async fn a_group_that_was_left_while_the_disk_was_full_keeps_its_offsets_for_a_week() {
+    let (bench, clock) = Bench::with_clock();
+    commit(&bench, "g", "read", 0).await;
+    let member = bench.stable("g").await;
+    let saved = bench.kafka.engine.group_saved("g").unwrap();
+    clock.advance(DAY * 30);
+    bench.disk.arm(Fault::FullAt(0));
+    leave(&bench, "g", member).await;
+    let failed = async {
+        while !bench.kafka.groups.is_idle("g") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, failed).await.unwrap();
+    bench.disk.make_room();
+    assert_eq!(bench.kafka.engine.group_saved("g").unwrap(), saved, "it was not heard");
+    pass(&clock, DAY * 6).await;
+    assert_eq!(expire(&bench).await, 0);
+    pass(&clock, DAY).await;
+    assert_eq!(expire(&bench).await, 1);
+}
+
+#[tokio::test]
+async fn of_a_group_that_reads_the_offsets_of_other_topics_expire() {
+    let (bench, clock) = Bench::with_clock();
+    commit(&bench, "g", "read", 0).await;
+    commit(&bench, "g", "read no more", 0).await;
+    bench.stable("g").await;
+    clock.advance(DAY * 8);
+    assert_eq!(expire(&bench).await, 1);
+    assert_eq!(held(&bench), [offset("g", "read", 0)]);
+}
+
+#[tokio::test]
+async fn nothing_expires_by_a_clock_that_cannot_be_trusted() {
+    let (bench, clock) = Bench::with_clock();
+    commit(&bench, "g", "a", 0).await;
+    clock.step_to(hlc::SysTime(bench.kafka.engine.wall_now().0 + 8 * 24 * 3600 * 1000));
+    assert_eq!(expire(&bench).await, 0);
+    assert_eq!(held(&bench), [offset("g", "a", 0)]);
+}
+
+/// While a server stops it has no groups any more, and so none has members.
+#[tokio::test]
+async fn nothing_expires_once_groups_are_closed() {
+    let (bench, clock) = Bench::with_clock();
+    commit(&bench, "g", "read", 0).await;
+    bench.stable("g").await;
+    clock.advance(DAY * 30);
+    bench.kafka.close();
+    assert_eq!(expire(&bench).await, 0);
+    assert_eq!(held(&bench), [offset("g", "read", 0)]);
+}
+
+#[tokio::test]
+async fn nothing_expires_of_a_group_that_is_just_being_set() {
+    let (bench, clock) = Bench::with_clock();
+    commit(&bench, "g", "a", 0).await;
+    clock.advance(DAY * 30);
+    let setting = bench.kafka.groups.hold("g");
+    assert_eq!(expire(&bench).await, 0);
+    drop(setting);
+    assert_eq!(expire(&bench).await, 1);
+}
+
+/// As after a return to an earlier version: its members may come back.
+#[tokio::test]
+async fn a_group_of_which_it_is_not_known_who_was_in_it_has_a_week() {
+    let (bench, clock) = Bench::with_clock();
+    commit(&bench, "g", "a", 0).await;
+    bench.kafka.engine.save_group("g", vec![255]).await.unwrap();
+    clock.advance(DAY * 30);
+    let bench = bench.restarted_by(&clock);
+    assert_eq!(expire(&bench).await, 0);
+    pass(&clock, DAY * 7).await;
+    assert_eq!(expire(&bench).await, 1);
+}
+
+async fn commit_for(bench: &Bench, partition: i32, retention_ms: i64) {
+    let committed = OffsetCommitRequestPartition::default()
+        .with_partition_index(partition)
+        .with_committed_offset(5);
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(topic_name("t"))
+        .with_partitions(vec![committed]);
+    let request = OffsetCommitRequest::default()
+        .with_group_id(group_id("g"))
+        .with_retention_time_ms(retention_ms)
+        .with_topics(vec![topic]);
+    let answer = bench.ask(2, request).await;
+    assert_eq!(answer.topics[0].partitions[0].error_code, 0);
+}
+
+/// As clients before KIP-211 ask for it.
+#[tokio::test]
+async fn an_offset_with_a_retention_of_its_own_is_kept_for_that() {
+    let (bench, clock) = Bench::with_clock();
+    bench.topic("t", 5).await;
+    let day_ms = DAY.as_millis() as i64;
+    for (partition, retention_ms) in
+        [(0, -1), (1, day_ms), (2, 30 * day_ms), (3, i64::MAX), (4, -2)]
+    {
+        commit_for(&bench, partition, retention_ms).await;
+    }
+    let left = |bench: &Bench| held(bench).into_iter().map(|held| held.2).collect::<Vec<_>>();
+    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![0, 1, 2, 3]));
+    clock.advance(DAY);
+    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![0, 2, 3]));
+    clock.advance(DAY * 6);
+    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![2, 3]));
+    clock.advance(DAY * 22);
+    assert_eq!(expire(&bench).await, 0);
+    clock.advance(DAY);
+    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![3]));
+    // Also of a group whose members have only just left, but not while they read it.
+    commit_for(&bench, 1, day_ms).await;
+    bench.topic("read", 1).await;
+    let member = bench.stable("g").await;
+    clock.advance(DAY * 2);
+    leave(&bench, "g", member).await;
+    assert_eq!((expire(&bench).await, left(&bench)), (1, vec![3]));
+}
+
+#[tokio::test]
+async fn many_offsets_of_many_topics_and_groups_expire() {
+    let (bench, clock) = Bench::with_clock();
+    let offset = |topic: &str, partition| OffsetCommit {
+        topic: topic.to_owned(),
+        partition,
+        offset: 1,
+        leader_epoch: -1,
+        metadata: String::new(),
+        retention_ms: None,
+    };
+    let wide = (0..1500).map(|partition| offset("wide", partition));
+    let narrow = (0..2100).map(|nth| offset(&format!("t{nth}"), 0));
+    let offsets: Vec<OffsetCommit> = wide.chain(narrow).collect();
+    let engine = &bench.kafka.engine;
+    engine.commit_offsets("many", offsets).await.unwrap();
+    bench.kafka.groups.restore_without_members("many");
+    for nth in 0..150 {
+        commit(&bench, &format!("g{nth}"), "t", 0).await;
+    }
+    clock.advance(DAY * 6);
+    commit(&bench, "many", "t1000", 1).await;
+    commit(&bench, "g77", "t", 1).await;
+    assert_eq!(expire(&bench).await, 0);
+    clock.advance(DAY);
+    assert_eq!(expire(&bench).await, 1500 + 2100 + 150);
+    let left = [("g77", "t", 1), ("many", "t1000", 1)];
+    assert_eq!(held(&bench), left.map(|(group, topic, nth)| self::offset(group, topic, nth)));
+}

@@ -1,0 +1,245 @@
+//! Which committed offsets are old.
+
+use std::time::Duration;
+
+use hlc::{Cut, Hlc, SysTime};
+use storage::catalog::CatalogError;
+
+use super::{
+    GroupOffset, Groups, LATER_PARTITIONS, OFFSETS, offsets_of, offsets_of_topic, parts_of,
+};
+
+/// So many old offsets are found at once, or as many as one topic has.
+const OLD_AT_ONCE: usize = 1000;
+/// So many topics are looked through for them.
+const TOPICS_AT_ONCE: usize = 1000;
+
+/// From when on an offset is old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// What was committed at this stamp or before is old.
+    pub until: Hlc,
+    /// The time by which an offset with a retention of its own is old.
+    pub now: SysTime,
+}
+
+/// A committed offset that is old.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldOffset {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: u32,
+    /// Whether it was committed with a retention of its own.
+    pub has_own_retention: bool,
+}
+
+/// Old offsets of some topics of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldOffsets {
+    /// By topic and partition; of each topic all.
+    pub offsets: Vec<OldOffset>,
+    /// The last topic that was looked at.
+    pub last: String,
+}
+
+impl Expiry {
+    /// That of offsets that are kept for so long.
+    pub fn new(now: SysTime, retention: Duration) -> Expiry {
+        // All of that millisecond.
+        Expiry { until: Hlc::new(now.saturating_sub(retention), u16::MAX), now }
+    }
+
+    /// Whether what was saved then is old.
+    pub fn is_old(&self, saved: Hlc) -> bool {
+        saved <= self.until
+    }
+
+    fn has_expired(&self, offset: &GroupOffset) -> bool {
+        match offset.committed.retention_ms {
+            Some(own_ms) => {
+                offset.stamp.time().saturating_add(Duration::from_millis(own_ms)) <= self.now
+            }
+            None => self.is_old(offset.stamp),
+        }
+    }
+
+    /// The old ones of one topic. Where its group was set to a moment, they say together where it reads on,
+    /// and are old together.
+    pub(super) fn old_of_topic(self, held: &[GroupOffset]) -> impl Iterator<Item = &GroupOffset> {
+        let is_one = held.iter().any(|offset| offset.partition == LATER_PARTITIONS);
+        let stays = is_one && !held.iter().all(|offset| self.has_expired(offset));
+        held.iter().filter(move |offset| !stays && self.has_expired(offset))
+    }
+}
+
+impl Groups {
+    /// The first group behind `last`, or of all, of which there is an offset, or was one that can still be
+    /// read.
+    pub(crate) fn group_behind(&self, last: Option<&str>) -> Result<Option<String>, CatalogError> {
+        let last = last.map(|group| behind(offsets_of(Some(group))));
+        let key = self.catalog.key_behind(&[OFFSETS], last.as_deref())?;
+        Ok(key.and_then(|key| parts_of(&key)).map(|(group, ..)| group))
+    }
+
+    /// Old offsets of topics of a group behind `last`, or of all, by name. `None` behind the last topic.
+    pub(crate) fn old_offsets(
+        &self,
+        group: &str,
+        last: Option<&str>,
+        expiry: Expiry,
+    ) -> Result<Option<OldOffsets>, CatalogError> {
+        let (mut last, mut offsets) = (last.map(str::to_owned), Vec::new());
+        for looked_at in 0.. {
+            let from = last.as_deref().map(|topic| behind(offsets_of_topic(group, topic)));
+            let key = self.catalog.key_behind(&offsets_of(Some(group)), from.as_deref())?;
+            let Some((_, topic, _)) = key.and_then(|key| parts_of(&key)) else {
+                return Ok(last.filter(|_| looked_at > 0).map(|last| OldOffsets { offsets, last }));
+            };
+            let held = self.held_of_topic(group, &topic, Cut::ALL)?;
+            offsets.extend(expiry.old_of_topic(&held).map(|old| OldOffset {
+                topic: old.topic.clone(),
+                partition: old.partition,
+                has_own_retention: old.committed.retention_ms.is_some(),
+            }));
+            last = Some(topic);
+            if offsets.len() >= OLD_AT_ONCE || looked_at + 1 >= TOPICS_AT_ONCE {
+                break;
+            }
+        }
+        Ok(last.map(|last| OldOffsets { offsets, last }))
+    }
+}
+
+/// Behind all keys that begin so: no key of an offset goes on with this byte.
+fn behind(mut prefix: Vec<u8>) -> Vec<u8> {
+    prefix.push(u8::MAX);
+    prefix
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use storage::catalog::Catalog;
+
+    use super::super::readers_of;
+    use super::*;
+    use crate::namespace::event::{Event, OffsetCommit};
+
+    const GROUP: &str = "g";
+
+    fn at(ms: u64) -> Hlc {
+        Hlc::at(SysTime(ms))
+    }
+
+    fn groups() -> Groups {
+        Groups::new(Arc::new(Catalog::temporary().unwrap()))
+    }
+
+    fn commit(groups: &Groups, ms: u64, partitions: &[(u32, Option<u64>)]) {
+        let commit = |(partition, retention_ms): &(u32, Option<u64>)| OffsetCommit {
+            topic: "t".into(),
+            partition: *partition,
+            offset: 1,
+            leader_epoch: -1,
+            metadata: String::new(),
+            retention_ms: *retention_ms,
+        };
+        let offsets = partitions.iter().map(commit).collect();
+        let event = Event::OffsetsCommitted { group: GROUP.into(), offsets };
+        groups.apply(&event, at(ms), 0, None).unwrap();
+    }
+
+    fn expire(groups: &Groups, ms: u64, (until, now): (u64, u64), partitions: &[u32]) -> Vec<u32> {
+        let partitions = partitions.iter().map(|partition| ("t".into(), *partition)).collect();
+        let (group, until) = (GROUP.into(), at(until).bits());
+        let event = Event::OffsetsExpired { group, partitions, until, now_ms: now };
+        groups.apply(&event, at(ms), 0, None).unwrap();
+        held(groups)
+    }
+
+    fn held(groups: &Groups) -> Vec<u32> {
+        let held = groups.held(Some(GROUP), Cut::ALL).unwrap();
+        held.into_iter().map(|held| held.partition).collect()
+    }
+
+    fn is_read(groups: &Groups) -> bool {
+        groups.catalog().has_any(&readers_of("t"), Cut::ALL).unwrap()
+    }
+
+    #[test]
+    fn what_is_named_goes_if_it_is_old_by_its_group_s_time_or_its_own() {
+        let groups = groups();
+        commit(&groups, 10, &[(0, None), (1, Some(5)), (2, Some(100)), (3, None)]);
+        commit(&groups, 20, &[(4, None), (5, Some(5))]);
+        assert_eq!(expire(&groups, 30, (10, 15), &[0, 1, 2, 4, 5, 9]), [2, 3, 4, 5]);
+        assert_eq!(expire(&groups, 31, (9, 24), &[2, 3, 4, 5]), [2, 3, 4, 5]);
+        assert_eq!(expire(&groups, 32, (19, 25), &[2, 3, 4, 5]), [2, 4]);
+        assert_eq!(expire(&groups, 33, (20, 109), &[2, 4]), [2]);
+        assert!(is_read(&groups));
+        assert_eq!(expire(&groups, 34, (20, 110), &[2]), [0; 0]);
+    }
+
+    /// They say together where the group reads on: some of them would say something else.
+    #[test]
+    fn offsets_of_a_moment_go_together_or_not_at_all() {
+        let groups = groups();
+        commit(&groups, 10, &[(0, None), (1, None), (LATER_PARTITIONS, None)]);
+        commit(&groups, 20, &[(1, None)]);
+        let all = [0, 1, LATER_PARTITIONS];
+        assert_eq!(expire(&groups, 30, (19, 30), &all), all);
+        let found = |until| {
+            let expiry = Expiry { until: at(until), now: SysTime(0) };
+            groups.old_offsets(GROUP, None, expiry).unwrap().unwrap().offsets.len()
+        };
+        assert_eq!((found(19), found(20)), (0, 3));
+        assert_eq!(expire(&groups, 31, (20, 30), &all), [0; 0]);
+    }
+
+    /// Or names of groups that nobody uses any more would be left for ever, and slow down the end of the topic.
+    #[test]
+    fn a_group_of_which_nothing_is_left_reads_the_topic_no_more() {
+        for expires in [true, false] {
+            let groups = groups();
+            commit(&groups, 10, &[(0, None), (1, None)]);
+            let remove = |ms, partition| match expires {
+                true => drop(expire(&groups, ms, (10, 10), &[partition])),
+                false => {
+                    let partitions = vec![("t".into(), partition)];
+                    let event = Event::OffsetsDeleted { group: GROUP.into(), partitions };
+                    groups.apply(&event, at(ms), 0, None).unwrap();
+                }
+            };
+            remove(20, 0);
+            remove(21, 7);
+            assert!(is_read(&groups) && held(&groups) == [1]);
+            remove(22, 1);
+            assert!(!is_read(&groups) && held(&groups).is_empty());
+            commit(&groups, 30, &[(0, None)]);
+            assert!(is_read(&groups), "and does so again");
+        }
+    }
+
+    #[test]
+    fn old_offsets_are_found_topic_by_topic_behind_the_last() {
+        let groups = groups();
+        commit(&groups, 10, &[(0, None), (3, Some(7))]);
+        let expiry = Expiry::new(SysTime(17), Duration::from_millis(7));
+        let found = groups.old_offsets(GROUP, None, expiry).unwrap().unwrap();
+        let old = |partition, has_own_retention| OldOffset {
+            topic: "t".into(),
+            partition,
+            has_own_retention,
+        };
+        let expected = OldOffsets { offsets: vec![old(0, false), old(3, true)], last: "t".into() };
+        assert_eq!(found, expected);
+        assert_eq!(groups.old_offsets(GROUP, Some("t"), expiry).unwrap(), None);
+        assert_eq!(groups.old_offsets("other", None, expiry).unwrap(), None);
+        let younger = Expiry::new(SysTime(16), Duration::from_millis(7));
+        assert!(groups.old_offsets(GROUP, None, younger).unwrap().unwrap().offsets.is_empty());
+        assert_eq!(groups.group_behind(None).unwrap().as_deref(), Some(GROUP));
+        assert_eq!(groups.group_behind(Some(GROUP)).unwrap(), None);
+        assert!(groups.has_offsets(GROUP).unwrap() && !groups.has_offsets("other").unwrap());
+    }
+}
