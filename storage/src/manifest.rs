@@ -370,6 +370,7 @@ fn decode_log(bytes: &[u8]) -> (LogId, Horizon) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::{Fault, MemoryDisk};
 
     pub(super) fn manifest() -> Manifest {
         let freed = Tip {
@@ -403,6 +404,80 @@ mod tests {
     #[test]
     fn a_manifest_reads_as_it_was_written() {
         assert_eq!(Manifest::decode(&manifest().encode()), Some(manifest()));
+        let layout = Layout::Filed { generation: u32::MAX - 1 };
+        let part = |start, layout| Listed { start, end: start + 8, layout };
+        let parts = vec![part(u64::MAX - 30, layout), part(u64::MAX - 9, Layout::Journal)];
+        let large = Manifest { indexed_to: u64::MAX, parts, ..manifest() };
+        assert_eq!(Manifest::decode(&large.encode()), Some(large));
+    }
+
+    #[test]
+    fn a_horizon_says_what_it_was_told() {
+        let horizon = manifest().logs[&LogId(13)];
+        assert_eq!((horizon.punched_to(), horizon.base()), (Offset(10), 11));
+        assert_eq!((horizon.freed().end, horizon.freed_user_peak()), (Offset(1), UserTime(-5)));
+    }
+
+    /// What was given up needs no base, and what an earlier base had is nowhere else.
+    #[test]
+    fn a_base_reaches_beyond_the_start_and_as_far_as_the_one_before() {
+        let freed = |end| Tip { end: Offset(end), ..Tip::NONE };
+        let admits = |start, end, until| {
+            let start = Offset(start);
+            let horizon = Horizon { start, freed: freed(end), ..Horizon::default() };
+            horizon.admits_base(Offset(until))
+        };
+        assert!(!admits(5, 0, 4) && !admits(5, 0, 5) && admits(5, 0, 6));
+        assert!(!admits(5, 9, 8) && admits(5, 9, 9));
+    }
+
+    /// With a checksum that is right, that is somebody's doing.
+    #[test]
+    fn parts_that_do_not_stand_by_position_below_what_is_indexed_are_refused() {
+        let is_lawful = |parts: &[(u64, u64)]| {
+            let layout = Layout::Journal;
+            let listed = |(start, end): &(u64, u64)| Listed { start: *start, end: *end, layout };
+            let parts = parts.iter().map(listed).collect();
+            Manifest::decode(&Manifest { parts, ..manifest() }.encode()).is_some()
+        };
+        for lawful in [&[][..], &[(0, 40)], &[(8, 8), (9, 10)], &[(0, 16), (16, 32), (33, 40)]] {
+            assert!(is_lawful(lawful), "{lawful:?}");
+        }
+        for unlawful in [
+            &[(9, 8)][..],
+            &[(0, 41)],
+            &[(0, 16), (15, 32)],
+            &[(16, 32), (0, 16)],
+            &[(8, 8), (8, 9)],
+            &[(0, 16), (20, 19), (21, 22)],
+        ] {
+            assert!(!is_lawful(unlawful), "{unlawful:?}");
+        }
+    }
+
+    #[test]
+    fn another_file_or_version_is_no_manifest_though_its_checksum_is_right() {
+        let manifest = manifest();
+        let good = manifest.encode();
+        let body = snapshot_bytes(manifest.parts.len(), manifest.logs.len()).unwrap() - 8;
+        for at in [0, 8] {
+            let mut other = good.clone();
+            other[at] += 1;
+            let crc = crc32c::crc32c(&other[..body]);
+            other[body..body + 4].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Manifest::decode(&other), None);
+            // For a person another version is read as well as it can be.
+            assert_eq!(Manifest::decode_damaged(&other), (at > 0).then(|| manifest.clone()));
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_no_manifest_that_is_missing() {
+        let disk = MemoryDisk::new();
+        assert_eq!(Manifest::read(&disk).unwrap(), Manifest::default());
+        disk.arm(Fault::CrashAt(0));
+        assert!(disk.sync_names().is_err());
+        assert!(matches!(Manifest::read(&disk), Err(ManifestError::Disk(_))));
     }
 
     #[test]

@@ -323,6 +323,11 @@ impl Disk for MemoryDisk {
     }
 }
 
+fn assert_aligned(places: [usize; 3]) {
+    let is_aligned = places.iter().all(|place| place.is_multiple_of(BLOCK_BYTES));
+    assert!(is_aligned, "whole blocks go around the page cache: {places:?}");
+}
+
 struct MemoryFile {
     disk: MemoryDisk,
     id: u64,
@@ -380,10 +385,13 @@ impl DiskFile for MemoryFile {
     }
 
     fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        let places = [bytes.as_ptr() as usize, bytes.len(), position as usize];
-        let aligned = places.iter().all(|place| place.is_multiple_of(BLOCK_BYTES));
-        assert!(aligned, "whole blocks go around the page cache: {places:?}");
+        assert_aligned([bytes.as_ptr() as usize, bytes.len(), position as usize]);
         self.write_at(&mut [io::IoSlice::new(bytes)], position)
+    }
+
+    fn read_blocks_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        assert_aligned([buffer.as_ptr() as usize, buffer.len(), position as usize]);
+        self.read_at(buffer, position)
     }
 
     fn punch(&self, range: Range<u64>) -> io::Result<()> {

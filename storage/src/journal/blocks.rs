@@ -69,10 +69,71 @@ fn put(file: &dyn DiskFile, bytes: &[u8], position: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::disk::{Disk, MemoryDisk};
+
+    /// A file that counts what was written to it through the page cache.
+    struct Counting {
+        file: Arc<dyn DiskFile>,
+        cached: AtomicU64,
+    }
+
+    impl DiskFile for Counting {
+        fn length(&self) -> io::Result<u64> {
+            self.file.length()
+        }
+
+        fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+            self.file.read_at(buffer, position)
+        }
+
+        fn write_at(&self, slices: &mut [io::IoSlice<'_>], position: u64) -> io::Result<()> {
+            let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+            self.cached.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.file.write_at(slices, position)
+        }
+
+        fn write_blocks_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+            self.file.write_blocks_at(bytes, position)
+        }
+
+        fn truncate(&self, length: u64) -> io::Result<()> {
+            self.file.truncate(length)
+        }
+
+        fn punch(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+            self.file.punch(range)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.file.sync()
+        }
+    }
+
+    #[test]
+    fn only_what_is_less_than_a_block_at_both_ends_goes_through_the_page_cache() {
+        let block = BLOCK_BYTES as u64;
+        for position in [0, 1, block - 1, block, 3 * block + 100] {
+            for length in [0, 1, block - 1, block, 2 * block, 5 * block + 7, 3 * STAGE_BYTES as u64]
+            {
+                let disk = MemoryDisk::new();
+                let file = Counting { file: disk.create("f").unwrap(), cached: AtomicU64::new(0) };
+                let bytes = vec![5; length as usize];
+                let mut blocks = Blocks::default();
+                blocks.write(&file, [&bytes[..]].into_iter(), position).unwrap();
+                let (first, last) =
+                    (position.next_multiple_of(block), (position + length) / block * block);
+                let around = last.saturating_sub(first);
+                let cached = file.cached.load(Ordering::Relaxed);
+                assert_eq!(cached, length - around, "{length} at {position}");
+            }
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]

@@ -332,8 +332,8 @@ impl<'a> Window<'a> {
         if position + count as u64 > self.limit {
             return Ok(None);
         }
-        let held = self.from + self.bytes.len() as u64;
-        if position < self.from || position + count as u64 > held {
+        // Positions only rise.
+        if position + count as u64 > self.from + self.bytes.len() as u64 {
             let ahead = (self.limit - position).min(self.ahead.max(count) as u64) as usize;
             self.bytes.resize(ahead, 0);
             self.segment.read_exact(&mut self.bytes, position)?;

@@ -117,6 +117,30 @@ fn a_frame_that_goes_beyond_the_span_or_the_file_is_short() {
     }
 }
 
+/// Its header may look like none, or like another frame's: it does not matter any more.
+#[test]
+fn of_a_frame_that_ends_within_its_header_nothing_is_said_but_that() {
+    let journal = journal(&[10, 21]);
+    let (first, last) = (whole(&journal.frames[0]), journal.last());
+    journal.disk.rot(&last.file(), last.at(), 1);
+    for kept in 1..FRAME_BYTES as u64 {
+        let end = last.position + kept;
+        let expected = [first.clone(), damaged(last.position, end, FrameError::Short)];
+        assert_eq!(read(reader(&journal, START..end)), expected, "{kept}");
+    }
+}
+
+#[test]
+fn the_frame_behind_a_damaged_one_is_found_however_long_that_was() {
+    for length in [CHUNK_BYTES - 200, CHUNK_BYTES, 3 * CHUNK_BYTES + 77] {
+        let journal = journal(&[10, length, 20]);
+        let [first, second, third] = &journal.frames[..] else { panic!("three frames") };
+        journal.disk.rot(&second.file(), second.at() + 30, 1);
+        let lost = damaged(second.position, third.position, FrameError::Header);
+        assert_eq!(read(reader(&journal, START..journal.end)), [whole(first), lost, whole(third)]);
+    }
+}
+
 #[test]
 fn progress_is_told_of_all_bytes_and_can_end_it() {
     let journal = journal(&[CHUNK_BYTES, CHUNK_BYTES, 10]);

@@ -311,7 +311,13 @@ fn what_is_kept_is_on_stable_storage_whatever_became_of_the_syncs_before() {
     let recovered = settle_all(disk, 0).unwrap();
     assert_eq!((recovered.end, recovered.torn_bytes), (journal.end, 0));
     walk_all(&disk.after_crash(|_| 0), 0).1.assert_is(&journal.frames);
-    // What was synced is not written again.
+    // What was synced is not written again: neither a segment that ends where it was synced to.
+    let operations = |synced_to| {
+        let before = disk.operations();
+        settle_all(disk, synced_to).unwrap();
+        disk.operations() - before
+    };
+    assert!(operations(journal.starts[1]) + 2 <= operations(journal.starts[1] - 1));
     for (synced_to, segments) in
         [(journal.end, 0), (journal.end - 1, 1), (journal.starts[1] - 1, 2)]
     {
@@ -382,6 +388,10 @@ fn a_frame_that_knows_of_what_is_behind_it_is_not_believed() {
     match settle_all(&journal.disk, 0) {
         Err(RecoverError::Damaged(damage)) => {
             assert_eq!((damage.synced_to, damage.reason), (believed, FrameError::Magic));
+            let said = damage.to_string();
+            for part in [damage.file, format!("position={}", damage.position)] {
+                assert!(said.contains(&part), "{said}");
+            }
         }
         other => panic!("{other:?}"),
     }
