@@ -480,3 +480,6 @@ impl Timekeeper {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,390 @@
+use std::cell::RefCell;
+use std::sync::atomic::AtomicUsize;
+
+use hlc::{ClockDiscipline, ManualClock};
+use proptest::prelude::*;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Id, Metadata, Subscriber, span};
+
+use super::*;
+use crate::disk::{Fault, MemoryDisk};
+
+const BEGIN: SysTime = SysTime(1_700_000_000_000);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const SYNCED_TO: u64 = 77;
+const MANIFEST: u64 = 5;
+
+/// One that is driven by hand, on a disk in memory.
+struct Rig {
+    disk: MemoryDisk,
+    clock: Arc<ManualClock>,
+    timekeeper: Arc<Timekeeper>,
+    /// How often the frontier may have advanced.
+    advanced: Arc<AtomicUsize>,
+}
+
+fn clock() -> Arc<ManualClock> {
+    let clock = Arc::new(ManualClock::at(BEGIN));
+    clock.set_discipline(ClockDiscipline::default());
+    clock
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig::start(&MemoryDisk::new(), &clock(), ClockOptions::default())
+    }
+
+    fn start(disk: &MemoryDisk, clock: &Arc<ManualClock>, options: ClockOptions) -> Rig {
+        let newest = BoundFile::read(disk).unwrap();
+        let file = BoundFile::open(disk, newest).unwrap();
+        let reached = Reached { synced_to: SYNCED_TO, manifest: Arc::new(MANIFEST.into()) };
+        let wall = Arc::clone(clock) as Arc<dyn WallClock>;
+        let advanced = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&advanced);
+        let told: Advanced = Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
+        let (timekeeper, keeper) = Timekeeper::start(file, reached, wall, options, told).unwrap();
+        timekeeper.keep_by_hand(keeper);
+        Rig { disk: disk.clone(), clock: Arc::clone(clock), timekeeper, advanced }
+    }
+
+    /// What the disk says, also after a loss of power.
+    fn bound(&self) -> Bound {
+        let newest = BoundFile::read(&self.disk.after_crash(|_| 0)).unwrap();
+        newest.expect("a start writes a bound")
+    }
+
+    fn write(&self) -> Result<Hlc, TimeError> {
+        self.timekeeper.begin();
+        let stamp = self.timekeeper.stamp();
+        self.timekeeper.end(SYNCED_TO);
+        stamp
+    }
+}
+
+#[test]
+fn a_start_puts_a_bound_ahead_of_the_clock_on_the_disk_with_all_that_is_known() {
+    let rig = Rig::new();
+    let (bound, ahead) = (rig.bound(), ClockOptions::default().bound_ahead);
+    assert_eq!(bound.bound, Hlc::at(BEGIN.saturating_add(ahead)));
+    assert_eq!((bound.synced_to, bound.manifest, bound.clean), (SYNCED_TO, MANIFEST, false));
+    assert_eq!(bound.mark, WallMark { wall: BEGIN, is_confirmed: true });
+    assert_eq!(rig.timekeeper.frontier(), Hlc::at(BEGIN));
+    assert!(!rig.timekeeper.is_renewing());
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Pass(u64),
+    Frontier,
+    Begin,
+    Stamp,
+    End,
+    Renew,
+    FailSync,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => prop_oneof![0_u64..3, 0_u64..2000].prop_map(Op::Pass),
+        3 => Just(Op::Frontier),
+        2 => Just(Op::Begin),
+        6 => Just(Op::Stamp),
+        3 => Just(Op::End),
+        1 => Just(Op::Renew),
+        1 => Just(Op::FailSync),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// The two promises of this module, whatever comes in whatever order.
+    #[test]
+    fn nothing_is_given_out_that_is_not_below_the_bound_on_the_disk_and_no_stamp_at_or_below_a_frontier(
+        ops in prop::collection::vec(op(), 1..80),
+    ) {
+        let rig = Rig::new();
+        let (mut last, mut promised, mut first) = (Hlc::ZERO, Hlc::ZERO, None);
+        let mut is_open = false;
+        for op in ops {
+            match op {
+                Op::Pass(ms) => rig.clock.advance(Duration::from_millis(ms)),
+                Op::Renew => _ = rig.timekeeper.renew_by_hand(),
+                Op::FailSync => rig.disk.arm(Fault::SyncFails(0)),
+                Op::Begin if !is_open => {
+                    rig.timekeeper.begin();
+                    is_open = true;
+                }
+                Op::Stamp if is_open => {
+                    let Ok(stamp) = rig.timekeeper.stamp() else { continue };
+                    prop_assert!(stamp > last && stamp > promised);
+                    prop_assert!(stamp < rig.bound().bound, "{stamp}");
+                    last = stamp;
+                    first.get_or_insert(stamp);
+                }
+                Op::End if is_open => {
+                    rig.timekeeper.end(SYNCED_TO);
+                    (is_open, first) = (false, None);
+                }
+                Op::Frontier => {
+                    let frontier = rig.timekeeper.frontier();
+                    prop_assert!(frontier >= promised, "a frontier never falls");
+                    prop_assert!(frontier < rig.bound().bound, "{frontier}");
+                    prop_assert!(first.is_none_or(|first| frontier < first), "{frontier}");
+                    if !is_open {
+                        prop_assert!(frontier >= last);
+                    }
+                    promised = frontier;
+                }
+                Op::Begin | Op::Stamp | Op::End => {}
+            }
+        }
+    }
+}
+
+/// Nobody needs a later bound, but how far the clock was right is to be known after a crash.
+#[test]
+fn how_far_the_clock_was_confirmed_is_written_again_each_half_of_the_start_gap() {
+    let options = ClockOptions {
+        bound_ahead: Duration::from_secs(3600),
+        start_gap: Duration::from_secs(20),
+        ..ClockOptions::default()
+    };
+    let rig = Rig::start(&MemoryDisk::new(), &clock(), options);
+    let bound = rig.bound();
+    rig.clock.advance(Duration::from_millis(9_999));
+    rig.timekeeper.frontier();
+    assert!(!rig.timekeeper.renew_by_hand());
+    rig.clock.advance(Duration::from_millis(1));
+    rig.timekeeper.frontier();
+    assert!(rig.timekeeper.renew_by_hand() && !rig.timekeeper.is_renewing());
+    let mark = WallMark { wall: BEGIN.saturating_add(Duration::from_secs(10)), is_confirmed: true };
+    assert_eq!(rig.bound(), Bound { sequence: bound.sequence + 1, mark, ..bound });
+    // A stamp looks for it too.
+    rig.clock.advance(Duration::from_secs(10));
+    rig.write().unwrap();
+    assert!(rig.timekeeper.renew_by_hand());
+    // Not by a clock that jumped.
+    rig.clock.step_to(BEGIN.saturating_add(DAY));
+    rig.timekeeper.frontier();
+    assert!(!rig.timekeeper.renew_by_hand());
+    // Somebody says that it is right, and then that an earlier time is.
+    for confirmed in [BEGIN.saturating_add(DAY), BEGIN.saturating_add(DAY / 2)] {
+        rig.clock.step_to(confirmed);
+        assert_eq!(rig.timekeeper.confirm(), None);
+        assert!(rig.timekeeper.renew_by_hand());
+        assert_eq!(rig.bound().mark, WallMark { wall: confirmed, is_confirmed: true });
+    }
+}
+
+#[test]
+fn a_confirmation_is_written_though_nothing_else_is_news() {
+    let (disk, clock) = (MemoryDisk::new(), clock());
+    Rig::start(&disk, &clock, ClockOptions::default()).timekeeper.close(SYNCED_TO);
+    let ahead = BEGIN.saturating_add(DAY);
+    clock.step_to(ahead);
+    let rig = Rig::start(&disk, &clock, ClockOptions::default());
+    assert_eq!(rig.bound().mark, WallMark { wall: BEGIN, is_confirmed: false });
+    clock.step_to(BEGIN.saturating_add(Duration::from_secs(2)));
+    let rig = Rig::start(&disk.after_kill(), &clock, ClockOptions::default());
+    assert_eq!(rig.timekeeper.confirm(), None);
+    assert!(rig.timekeeper.renew_by_hand());
+    assert!(rig.bound().mark.is_confirmed);
+}
+
+/// A crashed store may have promised what its bound allowed: a start waits so long, and no longer.
+#[test]
+fn a_start_waits_until_the_clock_has_passed_what_may_have_been_promised() {
+    let options = ClockOptions::default();
+    let patience = options.bound_ahead + options.skew_max;
+    for (ahead, waits) in [
+        (Duration::ZERO, Duration::ZERO),
+        (Duration::from_millis(1), Duration::from_millis(1)),
+        (patience, patience),
+        (patience + Duration::from_millis(1), Duration::ZERO),
+    ] {
+        let (disk, clock) = (MemoryDisk::new(), clock());
+        let mut file = BoundFile::open(&disk, None).unwrap();
+        // The last stamp that may have been given out lies just below the bound.
+        let bound = Hlc::at(BEGIN.saturating_add(ahead)).next();
+        let mark = WallMark { wall: BEGIN.saturating_add(ahead), is_confirmed: true };
+        file.write(Bound { bound, mark, ..Bound::default() }).unwrap();
+        let rig = Rig::start(&disk, &clock, options);
+        assert_eq!(clock.read().wall, BEGIN.saturating_add(waits), "{ahead:?}");
+        assert_eq!(rig.timekeeper.fence().is_some(), ahead > patience, "{ahead:?}");
+    }
+}
+
+#[test]
+fn a_bound_that_cannot_be_written_is_asked_for_again() {
+    let rig = Rig::new();
+    let before = rig.bound();
+    rig.clock.advance(Duration::from_secs(60));
+    rig.disk.arm(Fault::SyncFails(0));
+    rig.timekeeper.begin();
+    match rig.timekeeper.stamp() {
+        Err(TimeError::Bound(why)) => assert!(why.contains("write journal/bound"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(rig.bound(), before);
+    let stamp = rig.timekeeper.stamp().unwrap();
+    assert_eq!(stamp.time(), rig.clock.read().wall);
+    assert!(rig.bound().bound > stamp);
+}
+
+#[test]
+fn whoever_waits_for_the_frontier_is_told_when_a_group_ends_and_when_a_bound_is_there() {
+    let rig = Rig::new();
+    let told = || rig.advanced.swap(0, Ordering::Relaxed);
+    rig.write().unwrap();
+    assert_eq!(told(), 1);
+    rig.clock.advance(Duration::from_secs(60));
+    let held = rig.timekeeper.frontier();
+    assert_eq!(held, rig.bound().bound.previous());
+    assert!(rig.timekeeper.is_renewing() && rig.timekeeper.is_held_by_bound());
+    assert!(rig.timekeeper.renew_by_hand());
+    assert_eq!(told(), 1);
+    assert!(!rig.timekeeper.is_renewing() && !rig.timekeeper.is_held_by_bound());
+    assert_eq!(rig.timekeeper.frontier(), Hlc::at(rig.clock.read().wall));
+    // Wanted again, but the present is not held back by it.
+    rig.clock.advance(Duration::from_millis(900));
+    let present = rig.timekeeper.frontier();
+    assert_eq!(present, Hlc::at(rig.clock.read().wall));
+    assert!(rig.timekeeper.is_renewing() && !rig.timekeeper.is_held_by_bound());
+}
+
+#[test]
+fn until_says_how_long_the_clock_takes_to_close_a_cut() {
+    let rig = Rig::new();
+    let at = |ms| BEGIN.saturating_add(Duration::from_millis(ms));
+    let until = |cut| rig.timekeeper.until(cut);
+    assert_eq!(until(Cut::before(at(0))), Duration::ZERO);
+    assert_eq!(until(Cut::before(at(250))), Duration::from_millis(250));
+    // The last of a millisecond is closed by the next one.
+    assert_eq!(until(Cut::through(Hlc::new(at(250), u16::MAX))), Duration::from_millis(251));
+    // What stamps have passed is closed, whatever the clock shows.
+    rig.clock.advance(Duration::from_millis(400));
+    let stamp = rig.write().unwrap();
+    rig.clock.step_to(at(100));
+    assert_eq!(until(Cut::through(stamp)), Duration::ZERO);
+    assert_eq!(until(Cut::below(stamp.next().next())), Duration::from_millis(300));
+}
+
+#[test]
+fn a_clean_end_takes_the_bound_back_and_gives_out_nothing_any_more() {
+    let rig = Rig::new();
+    let stamp = rig.write().unwrap();
+    rig.clock.advance(Duration::from_millis(300));
+    let promised = rig.timekeeper.frontier();
+    rig.clock.advance(Duration::from_millis(100));
+    rig.timekeeper.close(SYNCED_TO + 1);
+    let bound = rig.bound();
+    assert!(stamp < promised && bound.bound == promised.next(), "{bound:?}");
+    assert_eq!((bound.synced_to, bound.manifest, bound.clean), (SYNCED_TO + 1, MANIFEST, true));
+    assert_eq!(bound.mark.wall, rig.clock.read().wall);
+    rig.clock.advance(Duration::from_secs(10));
+    assert_eq!(rig.timekeeper.frontier(), promised);
+    assert!(!rig.timekeeper.is_renewing());
+    assert_eq!(rig.timekeeper.confirm(), None);
+    assert!(!rig.timekeeper.is_renewing());
+    assert_eq!(rig.bound(), bound);
+}
+
+#[test]
+fn a_frontier_stays_below_a_group_from_its_begin_to_its_end() {
+    let rig = Rig::new();
+    let before = rig.timekeeper.frontier();
+    rig.timekeeper.begin();
+    rig.clock.advance(Duration::from_millis(10));
+    let stamp = rig.timekeeper.stamp().unwrap();
+    assert_eq!(rig.timekeeper.frontier(), before);
+    rig.timekeeper.end(SYNCED_TO);
+    assert!(rig.timekeeper.frontier() >= stamp);
+}
+
+thread_local! {
+    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps what is logged on this thread.
+struct Log;
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        struct Message(String);
+        impl Visit for Message {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        let level = event.metadata().level();
+        SAID.with_borrow_mut(|said| said.push(format!("{level} {}", message.0)));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Each once, however often the clock is looked at.
+#[test]
+fn a_fence_and_a_doubt_are_logged_when_they_begin_and_when_they_end() {
+    let said = |expected: &[&str]| {
+        let said = SAID.take();
+        assert_eq!(said.len(), expected.len(), "{said:?}");
+        assert!(
+            said.iter().zip(expected).all(|(line, begins)| line.starts_with(begins)),
+            "{said:?}"
+        );
+    };
+    tracing::subscriber::with_default(Log, || {
+        let rig = Rig::new();
+        let look = |times| (0..times).for_each(|_| _ = rig.timekeeper.frontier());
+        look(2);
+        said(&[]);
+        rig.clock.step_to(BEGIN.saturating_add(DAY));
+        look(2);
+        said(&["WARN writes are fenced: "]);
+        assert!(rig.write().is_err());
+        said(&[]);
+        rig.clock.step_to(BEGIN);
+        look(2);
+        said(&["INFO the clock's fence is lifted"]);
+        rig.clock.step_to(BEGIN.saturating_add(DAY));
+        look(1);
+        said(&["WARN writes are fenced: "]);
+        rig.timekeeper.confirm();
+        look(1);
+        said(&["INFO the clock's fence is lifted"]);
+        rig.timekeeper.close(SYNCED_TO);
+
+        rig.clock.step_to(BEGIN.saturating_add(DAY * 9));
+        let rig = Rig::start(&rig.disk, &rig.clock, ClockOptions::default());
+        let doubt = rig.timekeeper.doubt().unwrap().to_string();
+        said(&[&format!("WARN {doubt}")]);
+        // A fence that comes and goes leaves the doubt.
+        rig.clock.step_to(BEGIN.saturating_add(DAY * 19));
+        rig.timekeeper.frontier();
+        rig.clock.step_to(BEGIN.saturating_add(DAY * 9));
+        rig.timekeeper.frontier();
+        said(&["WARN writes are fenced: ", "INFO the clock's fence is lifted"]);
+        rig.timekeeper.confirm();
+        rig.timekeeper.frontier();
+        said(&["INFO the time is confirmed"]);
+    });
+}
