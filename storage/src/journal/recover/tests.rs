@@ -213,7 +213,7 @@ fn a_segment_whose_header_is_torn_goes_unless_frames_were_written_behind_it() {
         if length <= SEGMENT_HEADER_BYTES as usize {
             let (walked, shown) = walked.unwrap();
             shown.assert_is(&journal.frames);
-            assert_eq!(walked.headless, [name.clone()]);
+            assert_eq!(walked.headless, std::slice::from_ref(&name));
             assert!(!walked.is_empty());
             settle(&disk, walked, journal.end).unwrap();
             assert_eq!(disk.after_crash(|_| 0).names(), [segment_name(0)]);
