@@ -301,9 +301,10 @@ impl Engine {
     /// one is on the disk: that is waited for.
     pub async fn present_frontier(&self) -> Hlc {
         let timekeeper = self.store.timekeeper();
-        let frontier = timekeeper.frontier();
+        timekeeper.frontier();
         if !timekeeper.is_held_by_bound() {
-            return frontier;
+            // Asked again: a later bound may have come in between.
+            return timekeeper.frontier();
         }
         let deadline = tokio::time::Instant::now() + RENEWAL_MAX;
         loop {

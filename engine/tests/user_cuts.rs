@@ -160,3 +160,36 @@ async fn a_cut_by_user_time_that_lost_records_names_the_partitions() {
     let unknown = rig.engine.cut_at(moment(3, None), Some(&["no".to_owned()]), NOW).await;
     assert!(matches!(unknown, Err(SeekError::NoTopic { .. })), "{unknown:?}");
 }
+
+/// A cut by user time is named by what is in it, as one by system time is.
+#[tokio::test]
+async fn the_hash_of_a_cut_is_that_of_its_batches_wherever_in_them_it_ends() {
+    let hashes = |times: [[i64; 2]; 3]| async move {
+        let rig = Rig::new();
+        let topic = rig.topic("t", 1).await;
+        let mut stamps = Vec::new();
+        for times in times {
+            stamps.push(rig.append(&topic, 0, &times).await.unwrap().stamp);
+            rig.pass(1);
+        }
+        let mut hashes = Vec::new();
+        for (before, end) in [(10, 0), (20, 1), (30, 2), (40, 3), (50, 4), (60, 5), (70, 6)] {
+            let answer = cut(&rig, moment(before, None)).await;
+            assert_eq!(ends(&answer), [end]);
+            hashes.push(answer.hash);
+            // Between two batches it holds what a cut by system time does.
+            let below = [0, 2, 4].iter().position(|base| *base == end).map(|nth| stamps[nth]);
+            if let Some(below) = below {
+                let same = rig.engine.cut(Cut::below(below), None, NOW).await.unwrap();
+                assert_eq!(answer.hash, same.hash, "{before}");
+            }
+        }
+        hashes
+    };
+    let first = hashes([[10, 20], [30, 40], [50, 60]]).await;
+    assert_eq!(first, hashes([[10, 20], [30, 40], [50, 60]]).await, "for the same content");
+    // The second batch is another: so are all cuts that have something of it, and none before.
+    let second = hashes([[10, 20], [31, 40], [50, 60]]).await;
+    let same: Vec<bool> = first.iter().zip(&second).map(|(a, b)| a == b).collect();
+    assert_eq!(same, [true, true, true, false, false, false, false]);
+}

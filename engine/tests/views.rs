@@ -1,0 +1,192 @@
+//! What a view of a topic shows, and what it says once something of it is gone.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod rig;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{EngineError, Offset, SeekError, Topic, TopicView, View, When};
+use hlc::{Ask, Cut, Moment, SysTime, UserTime};
+use rig::{Rig, START};
+
+const NOW: When = When::Refuse;
+const LARGE: usize = 1 << 20;
+
+fn user(before: i64, known: Option<Cut>) -> Moment {
+    Moment::User { before: UserTime(before), known }
+}
+
+async fn view(rig: &Rig, ask: Ask) -> TopicView {
+    rig.engine.view("t", ask, NOW).await.unwrap()
+}
+
+/// The first offsets of the batches that a read gives, or `None` if it is refused.
+fn read(view: &View, from: i64, bytes_max: usize) -> Option<Vec<u64>> {
+    match view.read(from, bytes_max) {
+        Ok(pieces) => Some(pieces.iter().map(|piece| piece.entry.base.0).collect()),
+        Err(EngineError::OffsetOutOfRange { offset, start, end }) => {
+            assert_eq!((offset, start, end), (from, view.start(), view.end()));
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Three batches of two records each: 0 1 | 2 3 | 4 5, of these times.
+async fn six(rig: &Rig) -> Arc<Topic> {
+    let topic = rig.topic("t", 2).await;
+    for times in [[10, 20], [30, 40], [50, 60]] {
+        rig.append(&topic, 0, &times).await.unwrap();
+        rig.pass(1);
+    }
+    topic
+}
+
+#[tokio::test]
+async fn a_view_is_read_from_its_start_to_its_end_and_nowhere_else() {
+    let rig = Rig::new();
+    let topic = six(&rig).await;
+    let present = View::present(&topic.partitions[0]);
+    let past = view(&rig, Ask::At(Moment::Sys(Cut::before(SysTime(START + 2))))).await;
+    let inside = view(&rig, Ask::At(user(40, None))).await;
+    for (view, end) in [(&present, 6), (&past.partitions[0], 4), (&inside.partitions[0], 3)] {
+        assert_eq!((view.start(), view.end()), (Offset(0), Offset(end)));
+        let bases: Vec<u64> = (0..end).step_by(2).collect();
+        assert_eq!(read(view, 0, LARGE), Some(bases.clone()));
+        assert_eq!(read(view, 1, LARGE), Some(bases.clone()), "the batch that holds it");
+        assert_eq!(read(view, 2, LARGE), Some(bases[1..].to_vec()));
+        assert_eq!(read(view, 2, 0), Some(vec![2]), "one at the least");
+        // Also where the end lies inside of a batch.
+        assert_eq!(read(view, end as i64, LARGE), Some(vec![]));
+        for outside in [-1, end as i64 + 1, i64::MAX, i64::MIN] {
+            assert_eq!(read(view, outside, LARGE), None, "{outside}");
+        }
+    }
+    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    assert_eq!((present.start(), read(&present, 2, LARGE)), (Offset(3), None));
+    assert_eq!(read(&present, 3, LARGE), Some(vec![2, 4]));
+    // Of the shorter views nothing is left but their end.
+    for (view, left) in
+        [(&past.partitions[0], Some(vec![2])), (&inside.partitions[0], Some(vec![]))]
+    {
+        assert_eq!(read(view, 2, LARGE), None);
+        assert_eq!(read(view, 3, LARGE), left);
+    }
+    rig.append(&topic, 0, &[70]).await.unwrap();
+    assert_eq!(read(&present, 6, LARGE), Some(vec![6]), "the present grows");
+}
+
+fn lost(checked: Result<(), SeekError>) -> Vec<u32> {
+    match checked {
+        Ok(()) => Vec::new(),
+        Err(SeekError::BeforeHistory { lost }) => {
+            assert!(lost.iter().all(|lost| &*lost.topic == "t"));
+            lost.iter().map(|lost| lost.partition).collect()
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A view outlives what it shows; whoever uses it is told.
+#[tokio::test]
+async fn what_was_given_up_of_a_view_is_told_for_each_partition() {
+    let rig = Rig::new();
+    let topic = six(&rig).await;
+    rig.append(&topic, 1, &[10, 20]).await.unwrap();
+    rig.pass(1);
+    let known = Some(rig.now());
+    let sys = |ms| Moment::Sys(Cut::before(SysTime(START + ms)));
+    let asks = [
+        // Records up to the offset 3 go, which is inside of the second batch.
+        (Ask::At(sys(1)), true),
+        (Ask::At(sys(2)), false),
+        (Ask::At(sys(4)), false),
+        (Ask::Window(sys(1), sys(4)), true),
+        (Ask::Window(sys(2), sys(4)), false),
+        // By user time what counts is where the prefix ends, or the window begins.
+        (Ask::At(user(30, known)), true),
+        (Ask::At(user(40, known)), false),
+        (Ask::At(user(61, known)), false),
+        (Ask::Window(user(30, known), user(61, known)), true),
+        (Ask::Window(user(40, known), user(61, known)), false),
+        (Ask::Window(user(50, known), sys(4)), false),
+    ];
+    let mut views = Vec::new();
+    for (ask, is_lost) in asks {
+        let view = view(&rig, ask).await;
+        assert_eq!(lost(view.check_kept()), [0; 0], "{ask:?}");
+        views.push((view, is_lost));
+    }
+    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    for (view, is_lost) in &views {
+        let expected = if *is_lost { vec![0] } else { vec![] };
+        assert_eq!(lost(view.check_kept()), expected, "{:?}", view.ask);
+        let by_one = |nth| lost(view.check_partition_kept(nth));
+        assert_eq!((by_one(0), by_one(1), by_one(2)), (expected, vec![], vec![]), "{:?}", view.ask);
+    }
+}
+
+#[tokio::test]
+async fn a_moment_is_lost_once_a_record_behind_it_was_given_up() {
+    let rig = Rig::new();
+    let topic = six(&rig).await;
+    let at = |ms| Ask::At(Moment::Sys(Cut::before(SysTime(START + ms))));
+    let mut views = Vec::new();
+    for ms in 1..4 {
+        views.push(view(&rig, at(ms)).await);
+    }
+    // One record of the second batch: moments in front of it are not what they were.
+    rig.engine.delete_records(&topic, 0, 3).await.unwrap();
+    let is_lost: Vec<bool> = views.iter().map(|view| view.check_kept().is_err()).collect();
+    assert_eq!(is_lost, [true, false, false]);
+    let refused = rig.engine.view("t", at(1), NOW).await.unwrap_err().to_string();
+    let lost_to = views[0].partitions[0].partition.log.horizon().lost_to;
+    let earliest = Moment::Sys(Cut::through(lost_to));
+    assert!(refused.contains(&format!("t/0 begins at {earliest}")), "{refused}");
+}
+
+#[tokio::test]
+async fn of_many_lost_partitions_the_first_five_are_named() {
+    for (count, more) in [(5, None), (6, Some("and 1 more")), (9, Some("and 4 more"))] {
+        let rig = Rig::new();
+        let topic = rig.topic("t", count).await;
+        rig.pass(1);
+        for partition in 0..count {
+            rig.append(&topic, partition, &[1, 2]).await.unwrap();
+        }
+        rig.pass(1);
+        for partition in 0..count {
+            rig.engine.delete_records(&topic, partition as i32, 1).await.unwrap();
+        }
+        let before = Ask::At(Moment::Sys(Cut::before(SysTime(START + 1))));
+        let refused = rig.engine.view("t", before, NOW).await.unwrap_err().to_string();
+        let named =
+            (0..count).filter(|nth| refused.contains(&format!("t/{nth} begins at"))).count();
+        assert_eq!(named, 5, "{refused}");
+        assert_eq!(more.is_some(), refused.contains("more"), "{refused}");
+        assert!(more.is_none_or(|more| refused.contains(more)), "{refused}");
+    }
+}
+
+/// After a while in which nobody asked the frontier lies at the bound that the disk has; an answer waits for
+/// a later one.
+#[tokio::test]
+async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
+    let rig = Rig::new();
+    rig.topic("t", 1).await;
+    for _ in 0..20 {
+        rig.clock.advance(Duration::from_secs(3600));
+        let present = rig.engine.present_frontier().await;
+        assert_eq!(present.time(), rig.engine.wall_now());
+    }
+    // A moment that is past is past, whoever asked before.
+    for _ in 0..20 {
+        rig.clock.advance(Duration::from_secs(3600));
+        let at = Cut::before(rig.engine.wall_now());
+        let (settled, frontier) =
+            rig.engine.cut(at, None, NOW).await.map(|cut| (cut.at, cut.frontier)).unwrap();
+        assert!(settled == at && at.is_closed_by(frontier));
+    }
+}
