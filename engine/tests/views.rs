@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use engine::{EngineError, Offset, SeekError, Topic, TopicView, View, When};
 use hlc::{Ask, Cut, Moment, SysTime, UserTime};
+use proptest::prelude::*;
 use rig::{Rig, START};
 
 const NOW: When = When::Refuse;
@@ -188,5 +189,45 @@ async fn the_present_is_the_present_after_a_long_time_in_which_nobody_asked() {
         let (settled, frontier) =
             rig.engine.cut(at, None, NOW).await.map(|cut| (cut.at, cut.frontier)).unwrap();
         assert!(settled == at && at.is_closed_by(frontier));
+    }
+}
+
+async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: prop::sample::Index) {
+    let rig = Rig::new();
+    let topic = rig.topic("t", 1).await;
+    let mut records: Vec<i64> = Vec::new();
+    for times in batches {
+        rig.append(&topic, 0, times).await.unwrap();
+        rig.pass(1);
+        records.extend(times);
+    }
+    let gone = gone.index(records.len());
+    if gone > 0 {
+        rig.engine.delete_records(&topic, 0, gone as i64).await.unwrap();
+    }
+    let end = gone + end.index(records.len() - gone + 1);
+    let partition = Arc::clone(&topic.partitions[0]);
+    let view = View { partition, start: Offset(0), end: Some(Offset(end as u64)) };
+    let held = || (gone..end).map(|offset| (offset as u64, records[offset]));
+    let found = |found: Option<engine::Found>| found.map(|found| (found.offset.0, found.time.0));
+    // The first of the largest.
+    let latest = held().max_by_key(|(offset, time)| (*time, std::cmp::Reverse(*offset)));
+    assert_eq!(found(rig.engine.latest_by_user_time(&view).unwrap()), latest, "{gone}..{end}");
+    for time in -1..=7 {
+        let first = held().find(|(_, held)| *held >= time);
+        let answer = rig.engine.first_at_or_after(&view, UserTime(time)).unwrap();
+        assert_eq!(found(answer), first, "{time} in {gone}..{end}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn the_latest_and_the_first_by_user_time_are_those_of_the_records_between_start_and_end(
+        batches in prop::collection::vec(prop::collection::vec(0_i64..6, 1..5), 1..8),
+        (gone, end) in any::<(prop::sample::Index, prop::sample::Index)>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(compare_times(&batches, gone, end));
     }
 }
