@@ -221,7 +221,7 @@ async fn compare_times(batches: &[Vec<i64>], gone: prop::sample::Index, end: pro
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
     fn the_latest_and_the_first_by_user_time_are_those_of_the_records_between_start_and_end(
         batches in prop::collection::vec(prop::collection::vec(0_i64..6, 1..5), 1..8),
