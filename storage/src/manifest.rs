@@ -416,6 +416,8 @@ mod tests {
         let horizon = manifest().logs[&LogId(13)];
         assert_eq!((horizon.punched_to(), horizon.base()), (Offset(10), 11));
         assert_eq!((horizon.freed().end, horizon.freed_user_peak()), (Offset(1), UserTime(-5)));
+        assert_eq!(manifest().horizon(LogId(13)), horizon);
+        assert_eq!(manifest().horizon(LogId(15)), Horizon::default(), "nothing was given up");
     }
 
     /// What was given up needs no base, and what an earlier base had is nowhere else.

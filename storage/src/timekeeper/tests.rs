@@ -301,6 +301,44 @@ fn a_frontier_stays_below_a_group_from_its_begin_to_its_end() {
     assert!(rig.timekeeper.frontier() >= stamp);
 }
 
+/// The kernel's word ends a doubt, and lifts no fence: while there is one, it does neither.
+#[test]
+fn the_kernel_s_word_counts_only_while_there_is_no_fence() {
+    let (disk, clock) = (MemoryDisk::new(), clock());
+    Rig::start(&disk, &clock, ClockOptions::default()).timekeeper.close(SYNCED_TO);
+    clock.step_to(BEGIN.saturating_add(DAY));
+    let rig = Rig::start(&disk, &clock, ClockOptions::default());
+    assert_eq!(rig.timekeeper.confirmed_now(), None);
+    clock.step_to(BEGIN.saturating_add(DAY * 2));
+    clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max: None });
+    assert_eq!(rig.timekeeper.confirmed_now(), None);
+    assert!(rig.timekeeper.fence().is_some() && rig.timekeeper.doubt().is_some());
+    clock.set_discipline(ClockDiscipline::default());
+    clock.step_to(BEGIN.saturating_add(DAY));
+    assert!(rig.timekeeper.fence().is_none() && rig.timekeeper.doubt().is_some());
+    clock.set_discipline(ClockDiscipline { is_synchronised: true, error_max: None });
+    assert_eq!(rig.timekeeper.confirmed_now(), Some(BEGIN.saturating_add(DAY)));
+    assert!(rig.timekeeper.is_renewing(), "the next life is to know");
+}
+
+#[test]
+fn a_counter_that_is_full_carries_into_the_next_millisecond_and_is_counted() {
+    let rig = Rig::new();
+    rig.timekeeper.begin();
+    let stamps = 1 << 16;
+    let mut last = Hlc::ZERO;
+    for _ in 0..stamps {
+        last = rig.timekeeper.stamp().unwrap();
+    }
+    rig.timekeeper.end(SYNCED_TO);
+    assert_eq!(rig.timekeeper.counts(), (1, 0));
+    let reading = rig.clock.read();
+    assert_eq!(last, Hlc::at(BEGIN.saturating_add(Duration::from_millis(1))));
+    let now = (rig.timekeeper.wall_now(), rig.timekeeper.steady_now());
+    assert_eq!(now, (reading.wall, reading.steady));
+    assert_eq!(rig.timekeeper.precision().ahead_ms, 1);
+}
+
 thread_local! {
     static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
