@@ -253,3 +253,57 @@ fn lz4_stored(block: &[u8], out: &mut Output) -> Result<(), Stop> {
     out.len += block.len();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a few bytes at a time, and is interrupted in between.
+    struct Interrupted {
+        left: usize,
+        is_next: bool,
+    }
+
+    impl Read for Interrupted {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.is_next = !self.is_next;
+            if self.is_next {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let count = buffer.len().min(self.left).min(1000);
+            buffer[..count].fill(7);
+            self.left -= count;
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn a_read_that_is_interrupted_goes_on() {
+        for (length, is_all) in [(0, true), (99_999, true), (100_000, true), (100_001, false)] {
+            let mut out = Output::new(Limit { decompressed_bytes_max: 100_000 });
+            let filled = out.fill(Interrupted { left: length, is_next: false });
+            assert_eq!(filled.is_ok(), is_all, "{length}");
+            if is_all {
+                assert_eq!(out.into_bytes(), vec![7; length]);
+            }
+        }
+    }
+
+    /// Memory grows by doubling, and never beyond the limit.
+    #[test]
+    fn an_output_takes_no_more_than_its_limit_and_moves_seldom() {
+        const MAX: usize = (1 << 20) + 123;
+        let mut out = Output::new(Limit { decompressed_bytes_max: MAX });
+        let (mut moves, mut capacity) = (0, 0);
+        while out.len < MAX {
+            let room = out.room(1000).len();
+            assert_eq!(room, 1000.min(MAX - out.len));
+            out.len += room;
+            assert!(out.bytes.capacity() <= MAX, "{}", out.bytes.capacity());
+            moves += usize::from(out.bytes.capacity() != capacity);
+            capacity = out.bytes.capacity();
+        }
+        assert!(out.room(1).is_empty());
+        assert!(moves <= 13, "{moves}");
+    }
+}

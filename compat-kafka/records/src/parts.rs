@@ -75,8 +75,8 @@ fn parts_of<'a>(body: &'a Bytes, head: &Head) -> Read<Parts<'a>> {
     if left < 0 {
         return Err("its header count is negative");
     }
-    let headers = Headers { body: whole, cursor: cursor.clone(), left };
-    let mut walked = Headers { cursor, ..headers.clone() };
+    let headers = Headers { body: whole, cursor, left };
+    let mut walked = headers.clone();
     for _ in 0..left {
         walked.read()?;
     }

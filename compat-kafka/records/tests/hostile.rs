@@ -1,11 +1,14 @@
 //! Bytes from anyone: nothing panics, nothing is read that is not there.
 #![allow(clippy::unwrap_used)]
 
+use std::ops::ControlFlow;
+
 use bytes::Bytes;
 use kafka_records::{
-    BatchBuilder, BatchError, BatchHeader, Batches, Codec, HEADER_BYTES, Limit, check, records,
-    set_crc, time_range, times,
+    BatchBuilder, BatchError, BatchHeader, Batches, Codec, HEADER_BYTES, Limit, check, parts,
+    records, set_crc, time_range, times,
 };
+use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -222,7 +225,6 @@ fn raw_snappy_is_read_too() {
 
 #[test]
 fn linked_lz4_blocks_with_all_checksums_are_read() {
-    use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
     use std::io::Write;
     let mut builder = BatchBuilder::new(Codec::None);
     let value = b"the same again, and again, and again, ".repeat(80);
@@ -304,4 +306,84 @@ fn announced_sizes_reserve_nothing() {
         let error = times(&batch, LIMIT).unwrap_err();
         assert!(matches!(error, BatchError::Undecodable { .. }), "{error}");
     }
+}
+
+/// The frame of LZ4 that begins so, without its end mark: blocks that are packed, or stored as they are.
+fn lz4_frame(mode: BlockMode, blocks: &[(&[u8], bool)]) -> Vec<u8> {
+    let frame = FrameInfo::new().block_mode(mode).block_size(BlockSize::Max64KB);
+    let empty = FrameEncoder::with_frame_info(frame, Vec::new()).finish().unwrap();
+    let (start, end) = empty.split_at(7);
+    let mut bytes = start.to_vec();
+    for (block, is_stored) in blocks {
+        let word = block.len() as u32 | u32::from(*is_stored) << 31;
+        bytes.extend(word.to_le_bytes());
+        bytes.extend_from_slice(block);
+    }
+    [&bytes, end].concat()
+}
+
+/// Whether a body can be unpacked, whatever records are in it.
+fn unpack(body: &[u8], limit: usize) -> Result<(), BatchError> {
+    let limit = Limit { decompressed_bytes_max: limit };
+    records(&batch_of(Codec::Lz4, 1, body), limit).map(drop)
+}
+
+#[test]
+fn blocks_of_lz4_are_no_longer_than_their_frame_says() {
+    const MAX: usize = 64 << 10;
+    for (length, fits) in [(MAX - 1, true), (MAX, true), (MAX + 1, false), (5 * MAX, false)] {
+        let plain = vec![3; length];
+        let packed = lz4_flex::block::compress(&plain);
+        for (block, is_stored) in [(&plain, true), (&packed, false)] {
+            let frame = lz4_frame(BlockMode::Independent, &[(block, is_stored)]);
+            let unpacked = unpack(&frame, 10 * MAX);
+            let is_refused = matches!(unpacked, Err(BatchError::Undecodable { .. }));
+            assert_eq!((unpacked.is_ok(), is_refused), (fits, !fits), "{length} {is_stored}");
+            // Where the limit is less, that is what is said.
+            if fits {
+                assert_eq!(unpack(&frame, length), Ok(()));
+                assert_eq!(
+                    unpack(&frame, length - 1),
+                    Err(BatchError::TooLarge { max: length - 1 })
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_of_lz4_that_is_independent_does_not_refer_to_the_one_before() {
+    let first = b"something that comes again, and not in itself";
+    let second = lz4_flex::block::compress_with_dict(first, first);
+    let blocks = [(&first[..], true), (&second[..], false)];
+    assert_eq!(unpack(&lz4_frame(BlockMode::Linked, &blocks), 1 << 20), Ok(()));
+    let refused = unpack(&lz4_frame(BlockMode::Independent, &blocks), 1 << 20);
+    assert!(matches!(refused, Err(BatchError::Undecodable { .. })), "{refused:?}");
+}
+
+#[test]
+fn records_say_how_many_are_left() {
+    let mut builder = BatchBuilder::new(Codec::None);
+    (0..3).for_each(|time| _ = builder.record(time, None, Some(b"v"), &[]));
+    let mut walked = records(&builder.build(), LIMIT).unwrap();
+    for left in (0..=3).rev() {
+        // One more, for what may follow the last.
+        assert_eq!((walked.left(), walked.size_hint()), (left, (0, Some(left + 1))));
+        assert_eq!(walked.next().is_some(), left > 0);
+    }
+    assert_eq!((walked.left(), walked.size_hint()), (0, (0, Some(0))));
+    // None is, behind one that is malformed.
+    let bad = batch_of(Codec::None, 2, &[[12, 0, 0, 5, 1, 1, 0], [12, 0, 0, 6, 1, 1, 0]].concat());
+    let mut walked = records(&bad, LIMIT).unwrap();
+    assert_eq!(walked.left(), 2);
+    assert!(walked.next().unwrap().is_err());
+    assert_eq!((walked.left(), walked.size_hint(), walked.next()), (0, (0, Some(0)), None));
+}
+
+#[test]
+fn bytes_behind_a_record_s_headers_are_refused_by_whoever_reads_it() {
+    let batch = batch_of(Codec::None, 1, &[14, 0, 0, 0, 1, 1, 0, 9]);
+    let expected = BatchError::BadRecord { index: 0, what: "bytes follow its headers" };
+    assert_eq!(first_error(&batch), expected);
+    assert_eq!(parts(&batch, LIMIT, |_| ControlFlow::Continue(())), Err(expected));
 }

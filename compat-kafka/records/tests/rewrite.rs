@@ -245,4 +245,12 @@ fn times_out_of_reach_of_a_horizon_stay_and_the_batch_gets_none() {
     let Ok(Rewritten::Changed(bytes)) = one else { panic!("a record is gone: {one:?}") };
     assert_eq!(intact(&bytes).delete_horizon_ms(), None);
     assert_eq!(times(&bytes, LIMIT), Ok(vec![(1, i64::MIN + 1)]));
+    // Nor if only some of them are.
+    let mut builder = BatchBuilder::new(Codec::None);
+    builder.record(1, Some(b"a"), None, &[]).record(5, Some(b"b"), None, &[]);
+    builder.record(i64::MIN + 2, Some(b"c"), None, &[]);
+    let one = rewrite(&builder.build(), LIMIT, Some(1 << 40), |record| record.offset > 0);
+    let Ok(Rewritten::Changed(bytes)) = one else { panic!("a record is gone: {one:?}") };
+    assert_eq!(intact(&bytes).delete_horizon_ms(), None);
+    assert_eq!(times(&bytes, LIMIT), Ok(vec![(1, 5), (2, i64::MIN + 2)]));
 }
