@@ -1,0 +1,128 @@
+//! What a store says of itself, and what it does when it is told to.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::{Rig, append, in_files_by_hand, manual_clock};
+use storage::disk::MemoryDisk;
+use storage::timekeeper::BoundFile;
+use storage::{Durability, Options};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn put(rig: &Rig, log: u64) -> hlc::Hlc {
+    let appended = rig.append(vec![append(log, &[7; 100])], Durability::Synced).remove(0);
+    appended.unwrap().stamp
+}
+
+fn wait_for(what: &str, is_there: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_there() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_turn_says_whether_there_was_anything_to_do() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, in_files_by_hand(), &clock).unwrap();
+    assert!(!rig.store.turn(), "nothing");
+    let written = rig.begin(vec![append(1, b"a")], Durability::Synced);
+    assert!(rig.store.turn(), "a group");
+    assert!(written.try_recv().unwrap()[0].is_ok());
+    assert!(!rig.store.turn());
+    clock.advance(Duration::from_secs(60));
+    rig.store.timekeeper().frontier();
+    assert!(rig.store.turn(), "a bound that is wanted");
+    assert!(!rig.store.turn());
+}
+
+#[test]
+fn the_segment_that_is_written_is_open_since_its_first_stamp() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, in_files_by_hand(), &clock).unwrap();
+    assert_eq!(rig.store.open_since(), None);
+    let first = put(&rig, 1);
+    clock.advance(Duration::from_millis(5));
+    put(&rig, 2);
+    assert_eq!(rig.store.open_since(), Some(first));
+    rig.store.seal();
+    rig.settle();
+    assert_eq!(rig.store.open_since(), None, "the next one is empty");
+    let next = put(&rig, 1);
+    assert_eq!(rig.store.open_since(), Some(next));
+    drop(rig);
+    // Whoever opens it again knows.
+    let rig = Rig::open(&disk, in_files_by_hand(), &clock).unwrap();
+    assert_eq!(rig.store.open_since(), Some(next));
+}
+
+#[test]
+fn data_files_are_counted_whether_they_are_indexed_or_not() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, in_files_by_hand(), &clock).unwrap();
+    let on_disk = || {
+        let is_data = |name: &String| name.ends_with(".journal") || name.ends_with(".filed");
+        disk.names().iter().filter(|name| is_data(name)).count()
+    };
+    for _ in 0..3 {
+        put(&rig, 1);
+        rig.store.seal();
+        rig.settle();
+        assert_eq!(rig.store.segment_count(), on_disk());
+    }
+    assert!(on_disk() >= 3);
+    let indexed = || rig.store.history_stats().indexed.load(Ordering::Relaxed);
+    assert_eq!(indexed(), 0);
+    rig.store.tend().unwrap();
+    assert_eq!(indexed(), 3);
+    assert_eq!(rig.store.segment_count(), on_disk());
+}
+
+/// Also where neither the append nor the options ask for stable storage.
+#[test]
+fn when_it_is_said_that_all_is_synced_it_is() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { durability: Durability::Written, ..in_files_by_hand() };
+    let rig = Rig::open(&disk, options, &clock).unwrap();
+    put(&rig, 1);
+    let left = |disk: &MemoryDisk| {
+        Rig::open(&disk.after_crash(|_| 0), options, &clock).unwrap().replayed.len()
+    };
+    assert_eq!(left(&disk), 0);
+    let is_said = Arc::new(AtomicBool::new(false));
+    let said = Arc::clone(&is_said);
+    rig.store.when_synced(move || said.store(true, Ordering::SeqCst));
+    rig.settle();
+    assert!(is_said.load(Ordering::SeqCst));
+    assert_eq!(left(&disk), 1);
+}
+
+#[test]
+fn a_store_that_is_dropped_is_closed() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    put(&rig, 1);
+    let is_clean = || BoundFile::read(&disk).unwrap().unwrap().clean;
+    assert!(!is_clean());
+    drop(rig);
+    assert!(is_clean());
+}
+
+#[test]
+fn what_is_sealed_is_tended_in_the_background_if_that_was_asked_for() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, Options::default(), &clock).unwrap();
+    rig.store.tend_in_background(None).unwrap();
+    put(&rig, 1);
+    rig.store.seal();
+    rig.store.sync().unwrap();
+    wait_for("an index", || disk.names().iter().any(|name| name.ends_with(".index")));
+    rig.store.close();
+}
