@@ -310,4 +310,72 @@ mod tests {
             assert_eq!(Manifest::decode(&bad), None, "page at {from}");
         }
     }
+
+    /// Pages of a file behind the snapshot, each of some edit: of which sequence, and which of its pages.
+    fn with_pages(pages: &[(u64, usize)]) -> Option<Manifest> {
+        let held = manifest();
+        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), Horizon::default()));
+        let edit = ManifestEdit(logs.collect());
+        let mut bytes = held.encode();
+        for (number, (sequence, nth)) in pages.iter().enumerate() {
+            // As if the edit had begun so that its page stands here.
+            let begins = (number - nth) as u64;
+            let encoded = edit.encode(held.sequence, begins, *sequence);
+            bytes.extend_from_slice(&encoded[nth * PAGE_BYTES..][..PAGE_BYTES]);
+        }
+        Manifest::decode(&bytes)
+    }
+
+    #[test]
+    fn pages_of_edits_that_do_not_follow_one_another_are_damage() {
+        let last = manifest().sequence;
+        let count = {
+            let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), Horizon::default()));
+            ManifestEdit(logs.collect()).encode(last, 0, last + 1).len() / PAGE_BYTES
+        };
+        assert!(count >= 3, "{count}");
+        let edit = |sequence| (0..count).map(move |nth| (sequence, nth)).collect::<Vec<_>>();
+        let sequence = |pages: &[(u64, usize)]| with_pages(pages).map(|held| held.sequence);
+        assert_eq!(sequence(&edit(last + 1)), Some(last + 1));
+        let both = [edit(last + 1), edit(last + 3)].concat();
+        assert_eq!(sequence(&both), Some(last + 3));
+        // One that was torn, with nothing behind it.
+        assert_eq!(sequence(&both[..count + 1]), Some(last + 1));
+        for (damage, pages) in [
+            ("the snapshot's own", edit(last)),
+            ("one before it", edit(last - 1)),
+            ("the same again", [edit(last + 1), edit(last + 1)].concat()),
+            ("one before the last", [edit(last + 2), edit(last + 1)].concat()),
+            ("no first page", [&edit(last + 1)[..], &edit(last + 2)[1..]].concat()),
+            ("another's page within", vec![(last + 1, 0), (last + 2, 1), (last + 1, 2)]),
+            ("a first page within", vec![(last + 1, 0), (last + 1, 0), (last + 1, 2)]),
+            ("another edit behind a torn one", [&edit(last + 1)[..1], &edit(last + 2)].concat()),
+        ] {
+            assert_eq!(sequence(&pages), None, "{damage}");
+        }
+    }
+
+    #[test]
+    fn behind_a_page_that_is_missing_only_others_of_its_edit_may_stand() {
+        let held = manifest();
+        let logs = (0..20).map(|log| ManifestChange::Log(LogId(log), Horizon::default()));
+        let edit = ManifestEdit(logs.collect());
+        let with = |sequence: u64| {
+            let mut torn = edit.encode(held.sequence, 0, sequence);
+            torn[..PAGE_BYTES].fill(0);
+            Manifest::decode(&[held.encode(), torn].concat())
+        };
+        assert_eq!(with(held.sequence + 1).as_ref(), Some(&held), "its first page was lost");
+        assert_eq!(with(held.sequence), None, "that one was made long ago");
+    }
+
+    #[test]
+    fn for_a_person_edits_of_many_pages_are_read_too() {
+        let (mut bytes, states) = written();
+        bytes[70] ^= 1;
+        assert_eq!(Manifest::decode(&bytes), None);
+        let read = Manifest::decode_damaged(&bytes).expect("it begins as one");
+        let (_, last) = states.last().expect("some edits");
+        assert_eq!((read.sequence, &read.logs), (last.sequence, &last.logs));
+    }
 }

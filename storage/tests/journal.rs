@@ -1,0 +1,124 @@
+//! How the journal is written: segments that end where they should, groups of any length, and what a sync
+//! covers.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod harness;
+
+use bytes::Bytes;
+use harness::{Rig, append, append_with_head, in_files_by_hand, manual_clock};
+use storage::disk::MemoryDisk;
+use storage::{Durability, LogId, Options};
+
+fn segments(disk: &MemoryDisk) -> Vec<String> {
+    disk.names().into_iter().filter(|name| name.ends_with(".journal")).collect()
+}
+
+/// A few of them are sealed before anything is synced: what is durable covers them all.
+#[test]
+fn a_durable_append_makes_all_before_it_durable_in_however_many_segments_it_lies() {
+    for count in 1..6 {
+        let (disk, clock) = (MemoryDisk::new(), manual_clock());
+        let options = Options { segment_frames_max: 1, ..in_files_by_hand() };
+        let rig = Rig::open(&disk, options, &clock).unwrap();
+        for _ in 0..count {
+            rig.append(vec![append(1, b"written")], Durability::Written).remove(0).unwrap();
+        }
+        let left = |disk: &MemoryDisk| {
+            Rig::open(&disk.after_crash(|_| 0), options, &clock).unwrap().replayed.len()
+        };
+        assert_eq!(left(&disk), 0, "{count}");
+        rig.append(vec![append(2, b"synced")], Durability::Synced).remove(0).unwrap();
+        assert_eq!(left(&disk), count + 1);
+    }
+}
+
+#[test]
+fn a_segment_holds_as_many_frames_and_bytes_as_it_may() {
+    let written = |options: Options| {
+        let (disk, clock) = (MemoryDisk::new(), manual_clock());
+        let rig = Rig::open(&disk, options, &clock).unwrap();
+        let mut counts = Vec::new();
+        for _ in 0..7 {
+            rig.append(vec![append(1, &[7; 20])], Durability::Synced).remove(0).unwrap();
+            counts.push(segments(&disk).len());
+        }
+        counts
+    };
+    let frames = |segment_frames_max| Options { segment_frames_max, ..in_files_by_hand() };
+    assert_eq!(written(frames(1)), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(written(frames(3)), [1, 1, 1, 2, 2, 2, 3]);
+    // A frame of 20 bytes takes 104.
+    let bytes = |segment_bytes_max| Options { segment_bytes_max, ..in_files_by_hand() };
+    assert_eq!(written(bytes(208)), [1, 1, 2, 2, 3, 3, 4]);
+    assert_eq!(written(bytes(207)), [1, 2, 3, 4, 5, 6, 7]);
+    // One that is longer than a segment has one of its own.
+    assert_eq!(written(bytes(50)), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+/// Short payloads are copied beside their headers, long ones are not, and very long groups go around the
+/// page cache.
+#[test]
+fn payloads_of_any_length_read_as_they_were_written() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, in_files_by_hand(), &clock).unwrap();
+    let lengths = (0..70).chain(500..530).chain(1000..1050).chain(2030..2060).chain(4080..4110);
+    let lengths = lengths.chain(8180..8200).chain([65_535, 65_536, 65_537, 262_144, 1 << 20]);
+    let payload = |length: usize| (0..length).map(|i| (i % 251) as u8).collect::<Vec<u8>>();
+    let mut expected: Vec<Vec<u8>> = Vec::new();
+    for length in lengths {
+        let body = payload(length);
+        let appends = vec![append(1, &body), append_with_head(1, &body), append(1, b"x")];
+        let done = rig.append(appends, Durability::Synced);
+        assert!(done.iter().all(Result::is_ok), "{length}");
+        expected.extend([body.clone(), body, b"x".to_vec()]);
+    }
+    let check = |read: Vec<Bytes>| {
+        assert_eq!(read.len(), expected.len());
+        for (nth, (read, expected)) in read.iter().zip(&expected).enumerate() {
+            // Of those with a head the stage wrote the first 16 bytes.
+            let head = if nth % 3 == 1 { 16 } else { 0 };
+            assert!(read[head..] == expected[..], "{nth}: {} bytes", expected.len());
+        }
+    };
+    check(rig.read(LogId(1)).into_iter().map(|seen| seen.payload).collect());
+    drop(rig);
+    let rig = Rig::open(&disk.after_crash(|_| 0), in_files_by_hand(), &clock).unwrap();
+    check(rig.replayed.iter().map(|seen| seen.payload.clone()).collect());
+}
+
+/// To write over zeros needs no new length of the file, which would be a second write to the disk.
+#[test]
+fn zeros_stand_ahead_of_small_groups_up_to_the_end_of_the_segment() {
+    const AHEAD: usize = 1 << 20;
+    const HEADER: usize = 64;
+    let frame = |length: usize| 80 + length.next_multiple_of(8);
+    let opened = |segment_bytes_max| {
+        let (disk, clock) = (MemoryDisk::new(), manual_clock());
+        let options = Options { segment_bytes_max, ..in_files_by_hand() };
+        let rig = Rig::open(&disk, options, &clock).unwrap();
+        (disk, rig)
+    };
+    let write = |rig: &Rig, length: usize| {
+        rig.append(vec![append(1, &vec![7; length])], Durability::Synced).remove(0).unwrap();
+    };
+    let length = |disk: &MemoryDisk| disk.bytes(&segments(disk)[0]).len();
+    let (disk, rig) = opened(16 << 20);
+    for _ in 0..5 {
+        write(&rig, 20);
+        assert_eq!(length(&disk), HEADER + frame(20) + AHEAD, "the others find them there");
+    }
+    // A large group is followed by none; then a small one is again.
+    write(&rig, 2_000_000);
+    let end = HEADER + 5 * frame(20) + frame(2_000_000);
+    assert_eq!(length(&disk), end);
+    write(&rig, 20);
+    assert_eq!(length(&disk), end + frame(20) + AHEAD);
+    // Nothing stands beyond the end of a segment that is sealed.
+    rig.store.seal();
+    rig.settle();
+    assert_eq!(length(&disk), end + frame(20));
+    let (disk, rig) = opened(AHEAD as u64 / 2);
+    write(&rig, 20);
+    assert_eq!(length(&disk), HEADER + AHEAD / 2);
+}
