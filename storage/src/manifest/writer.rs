@@ -91,3 +91,35 @@ fn replace(disk: &dyn Disk, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
     disk.sync_names()?;
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::MemoryDisk;
+    use crate::manifest::MANIFEST_FILE;
+    use crate::manifest::edit::ManifestChange;
+    use crate::manifest::tests::manifest;
+
+    /// An update costs what it changes, and the file stays about as long as what it says.
+    #[test]
+    fn edits_are_appended_until_they_outgrow_the_snapshot_and_none_is_lost() {
+        let (disk, mut writer) = (MemoryDisk::new(), ManifestWriter::default());
+        let mut held = manifest();
+        let (mut rewritten, mut before) = (0, 0);
+        for nth in 1..1000 {
+            let edit = ManifestEdit(vec![ManifestChange::IndexedTo(held.indexed_to + 8)]);
+            // Sequences may leave some out.
+            let sequence = held.sequence + 1 + nth % 2;
+            writer.write(&disk, &held, &edit, sequence).unwrap();
+            held.apply(&edit);
+            held.sequence = sequence;
+            assert_eq!(Manifest::read(&disk.after_crash(|_| 0)).unwrap(), held);
+            let length = disk.bytes(MANIFEST_FILE).len() as u64;
+            let snapshot = held.encode().len() as u64;
+            assert!(length <= 2 * snapshot + EDIT_BYTES + 4096, "{length} of {snapshot}");
+            rewritten += u64::from(length < before);
+            before = length;
+        }
+        assert!((1..50).contains(&rewritten), "{rewritten}");
+    }
+}
