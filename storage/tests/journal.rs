@@ -56,6 +56,20 @@ fn a_segment_holds_as_many_frames_and_bytes_as_it_may() {
     assert_eq!(written(bytes(50)), [1, 2, 3, 4, 5, 6, 7]);
 }
 
+/// A life goes on in the segment of the one before, and counts what is in it.
+#[test]
+fn frames_of_the_life_before_are_counted() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let options = Options { segment_frames_max: 3, ..in_files_by_hand() };
+    let mut counts = Vec::new();
+    for _ in 0..7 {
+        let rig = Rig::open(&disk, options, &clock).unwrap();
+        rig.append(vec![append(1, b"a")], Durability::Synced).remove(0).unwrap();
+        counts.push(segments(&disk).len());
+    }
+    assert_eq!(counts, [1, 1, 1, 2, 2, 2, 3]);
+}
+
 /// Short payloads are copied beside their headers, long ones are not, and very long groups go around the
 /// page cache.
 #[test]

@@ -179,3 +179,54 @@ pub(super) fn follows(tip: &Tip, log: LogId, entry: &Entry) -> Result<(), Recove
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use hlc::{SysTime, UserTime};
+
+    use super::*;
+    use crate::log::Offset;
+
+    #[test]
+    fn an_entry_follows_where_its_log_ended_and_nowhere_else() {
+        let at = |ms| Hlc::at(SysTime(ms));
+        let tip = Tip { end: Offset(10), stamp: at(5), bytes: u64::MAX - 100, ..Tip::NONE };
+        let frame = |base, count, length, ms| {
+            let frame = Frame {
+                length,
+                payload_crc: 0,
+                stamp: at(ms),
+                log: LogId(3),
+                base: Offset(base),
+                count,
+                epoch: 0,
+                user_min: UserTime(0),
+                user_max: UserTime(0),
+                synced_to: 0,
+                kind: 0,
+            };
+            entry_of(&frame, 800)
+        };
+        let follows = |tip: &Tip, entry: Entry| follows(tip, LogId(3), &entry);
+        assert!(follows(&tip, frame(10, 1, 100, 6)).is_ok());
+        for base in [0, 9, 11] {
+            match follows(&tip, frame(base, 1, 1, 6)) {
+                Err(RecoverError::Offsets { position, log, expected, found }) => {
+                    assert_eq!((position, log), (800 - FRAME_BYTES as u64, LogId(3)));
+                    assert_eq!((expected, found), (Offset(10), Offset(base)));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let last = Tip { end: Offset(u64::MAX - 1), ..tip };
+        assert!(follows(&last, frame(u64::MAX - 1, 1, 1, 6)).is_ok());
+        let beyond = follows(&last, frame(u64::MAX - 1, 2, 1, 6));
+        assert!(matches!(beyond, Err(RecoverError::Offsets { .. })), "{beyond:?}");
+        for ms in [4, 5] {
+            let early = follows(&tip, frame(10, 1, 1, ms));
+            assert!(matches!(early, Err(RecoverError::Order { .. })), "{early:?}");
+        }
+        let too_much = follows(&tip, frame(10, 1, 101, 6)).unwrap_err().to_string();
+        assert!(too_much.contains("so many bytes. log=3"), "{too_much}");
+    }
+}

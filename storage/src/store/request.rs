@@ -177,3 +177,69 @@ pub(super) struct QueueState<S: Stage> {
     pub(super) closing: bool,
     pub(super) stopped: Option<Arc<str>>,
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::Head;
+
+    /// What its user knows of a payload is taken for it; what is read anew is the same.
+    #[test]
+    fn a_checksum_that_is_known_from_an_index_on_is_that_of_the_whole() {
+        let bytes = |length: usize, first: u8| -> Vec<u8> {
+            (0..length).map(|i| (i * 31) as u8 ^ first).collect()
+        };
+        for head in [0, 1, 16, 64] {
+            for rest in [0, 1, 100, COMBINE_BYTES_MIN, COMBINE_BYTES_MIN + 1, 3 * COMBINE_BYTES_MIN]
+            {
+                let (head, rest) = (bytes(head, 3), bytes(rest, 7));
+                let whole = [&head[..], &rest].concat();
+                for from in [0, 1, head.len() / 2, head.len(), head.len() + 1] {
+                    let known = crc32c::crc32c(&whole[from.min(whole.len())..]);
+                    let append = Append {
+                        log: LogId(1),
+                        kind: 0,
+                        epoch: 0,
+                        count: 1,
+                        user: (UserTime(0), UserTime(0)),
+                        payload: Payload {
+                            head: Head::new(&head),
+                            rest: Bytes::copy_from_slice(&rest),
+                        },
+                        crc_from: Some((from, known)),
+                        note: (),
+                    };
+                    let expected = crc32c::crc32c(&whole);
+                    let place = (head.len(), rest.len(), from);
+                    assert_eq!(append.payload_crc(), expected, "{place:?}");
+                    let unknown = Append { crc_from: None, ..append };
+                    assert_eq!(unknown.payload_crc(), expected, "{place:?}");
+                }
+            }
+        }
+    }
+
+    /// Or the body would be read once more for nothing.
+    #[test]
+    fn a_checksum_that_is_known_of_all_is_taken_as_it_is() {
+        let append = |crc_from, rest: usize| Append {
+            log: LogId(1),
+            kind: 0,
+            epoch: 0,
+            count: 1,
+            user: (UserTime(0), UserTime(0)),
+            payload: Payload { head: Head::new(&[1; 8]), rest: vec![2; rest].into() },
+            crc_from,
+            note: (),
+        };
+        assert_eq!(append(Some((0, 77)), 5).payload_crc(), 77);
+        // A long body is not read; a short one is sooner read than combined.
+        let body = COMBINE_BYTES_MIN + 1;
+        let (known, other) = (append(Some((8, 77)), body), append(Some((8, 78)), body));
+        assert_ne!(known.payload_crc(), other.payload_crc());
+        let short = [append(Some((8, 77)), 9), append(None, 9)];
+        assert_eq!(short[0].payload_crc(), short[1].payload_crc());
+    }
+}
