@@ -3,6 +3,7 @@
 mod rig;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{EngineOptions, Offset};
 use hlc::{ManualClock, SysTime};
@@ -55,4 +56,21 @@ async fn the_clock_s_bound_is_renewed_where_it_is_needed() {
         tokio::join!(rig.append(&topic, 0, &[1]), async { assert!(engine.turn()) });
     let appended = appended.expect("it is written");
     assert!(appended.stamp.time().0 >= START + 60_000, "stamped now: {}", appended.stamp);
+}
+
+/// It waits for the bound that holds it back, and for nothing else.
+#[tokio::test]
+async fn the_present_frontier_is_there_once_a_later_bound_is() {
+    let rig = driven();
+    let engine = &rig.engine;
+    while engine.turn() {}
+    let wall = engine.wall_now();
+    let at_once = tokio::time::timeout(Duration::ZERO, engine.present_frontier()).await;
+    assert_eq!(at_once.expect("nothing holds it back").time(), wall);
+    rig.pass(60_000);
+    let (present, ()) = tokio::join!(engine.present_frontier(), async {
+        assert!(engine.frontier().time() < engine.wall_now());
+        assert!(engine.turn(), "a bound is wanted");
+    });
+    assert_eq!(present.time(), engine.wall_now());
 }

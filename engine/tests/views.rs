@@ -7,10 +7,11 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{EngineError, Offset, SeekError, Topic, TopicView, View, When};
-use hlc::{Ask, Cut, Moment, SysTime, UserTime};
+use engine::{EngineError, EngineOptions, Offset, SeekError, Topic, TopicView, View, When};
+use hlc::{Ask, Cut, ManualClock, Moment, SysTime, UserTime};
 use proptest::prelude::*;
 use rig::{Rig, START};
+use storage::disk::MemoryDisk;
 
 const NOW: When = When::Refuse;
 const LARGE: usize = 1 << 20;
@@ -230,4 +231,57 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(compare_times(&batches, gone, end));
     }
+}
+
+/// A record that is gone may have been the first of its time: then a later one would be another answer.
+#[tokio::test]
+async fn a_user_time_is_lost_once_records_as_late_are_gone_wherever_they_were() {
+    // Each batch lies in a segment of its own.
+    let storage = storage::Options { segment_frames_max: 1, ..storage::Options::default() };
+    let options = EngineOptions { storage, ..EngineOptions::default() };
+    let clock = Arc::new(ManualClock::at(SysTime(START)));
+    let rig = Rig::with(MemoryDisk::new(), clock, options);
+    let topic = rig.topic("t", 1).await;
+    for time in [100, 10, 20, 200] {
+        rig.append(&topic, 0, &[time]).await.unwrap();
+    }
+    rig.pass(1);
+    let known = Some(rig.now());
+    let times = [15, 50, 99, 100, 101, 150, 201];
+    let mut views = Vec::new();
+    for time in times {
+        views.push(view(&rig, Ask::At(user(time, known))).await);
+    }
+    let ends: Vec<u64> = views.iter().map(|view| view.partitions[0].end().0).collect();
+    assert_eq!(ends, [0, 0, 0, 0, 3, 3, 4]);
+    let engine = Arc::new(rig.engine);
+    engine.delete_records(&topic, 0, 1).await.unwrap();
+    for _ in 0..3 {
+        engine.tend().await.unwrap();
+        engine.free().await.unwrap();
+    }
+    let horizon = topic.partitions[0].log.horizon();
+    assert_eq!(horizon.freed_user_peak(), UserTime(100));
+    for (view, time) in views.iter().zip(times) {
+        // From 101 on it cannot have been among those that are gone.
+        assert_eq!(view.check_kept().is_err(), time <= 100, "{time}");
+        let again = engine.view("t", Ask::At(user(time, known)), NOW).await;
+        assert_eq!(again.is_err(), time <= 100, "{time}");
+    }
+}
+
+#[tokio::test]
+async fn a_moment_that_may_be_answered_at_the_frontier_is_moved_only_if_it_is_not_past() {
+    let rig = Rig::new();
+    rig.topic("t", 1).await;
+    rig.pass(10);
+    let cut = async |at| {
+        rig.engine.cut(Cut::before(SysTime(START + at)), None, When::AtFrontier).await.unwrap()
+    };
+    for past in [1, 5, 10] {
+        assert_eq!(cut(past).await.at, Cut::before(SysTime(START + past)));
+    }
+    let answer = cut(1000).await;
+    assert_eq!(answer.at, Cut::through(answer.frontier));
+    assert_eq!(answer.frontier.time(), SysTime(START + 10));
 }

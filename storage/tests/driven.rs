@@ -126,3 +126,31 @@ fn what_is_sealed_is_tended_in_the_background_if_that_was_asked_for() {
     wait_for("an index", || disk.names().iter().any(|name| name.ends_with(".index")));
     rig.store.close();
 }
+
+/// Who waits for a small append does not wait for gigabytes in front of it to be one write.
+#[test]
+fn a_group_takes_what_is_queued_up_to_a_bound() {
+    const LARGE: usize = 1 << 20;
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, in_files_by_hand(), &clock).unwrap();
+    let large = vec![1; LARGE];
+    let waiting: Vec<_> =
+        (0..40).map(|_| rig.begin(vec![append(1, &large)], Durability::Synced)).collect();
+    let mut groups = 0;
+    while rig.store.turn() {
+        groups += 1;
+    }
+    assert!(waiting.iter().all(|done| done.try_recv().is_ok()));
+    let stats = rig.store.stats();
+    let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    assert_eq!((read(&stats.appends), read(&stats.groups)), (40, groups));
+    assert_eq!(read(&stats.syncs), groups);
+    assert_eq!(read(&stats.bytes), 40 * (LARGE as u64 + 80));
+    assert!((3..40).contains(&groups), "{groups}");
+    // Small ones are taken together.
+    let waiting: Vec<_> =
+        (0..40).map(|_| rig.begin(vec![append(1, b"x")], Durability::Written)).collect();
+    assert!(rig.store.turn() && !rig.store.turn());
+    assert!(waiting.iter().all(|done| done.try_recv().is_ok()));
+    assert_eq!((read(&stats.groups), read(&stats.syncs)), (groups + 1, groups));
+}
