@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use harness::{Rig, append, in_files_by_hand, manual_clock};
 use hlc::{OsClock, WallClock};
-use storage::disk::MemoryDisk;
+use storage::disk::{Disk, MemoryDisk};
 use storage::timekeeper::BoundFile;
-use storage::{Durability, Options};
+use storage::{Durability, LogId, Options};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -154,4 +154,41 @@ fn a_group_takes_what_is_queued_up_to_a_bound() {
     assert!(rig.store.turn() && !rig.store.turn());
     assert!(waiting.iter().all(|done| done.try_recv().is_ok()));
     assert_eq!((read(&stats.groups), read(&stats.syncs)), (groups + 1, groups));
+}
+
+/// What a stage remembers stands in the indexes. Where the newest are lost, it is shown again what came since
+/// the last that is there, and only that.
+#[test]
+fn a_stage_is_shown_again_what_it_remembered_in_indexes_that_are_lost() {
+    let (disk, clock) = (MemoryDisk::new(), manual_clock());
+    let rig = Rig::open(&disk, in_files_by_hand(), &clock).unwrap();
+    let mut by_segment: Vec<Vec<hlc::Hlc>> = Vec::new();
+    for segment in 0..4 {
+        by_segment.push((0..6).map(|nth| put(&rig, 1 + (nth + segment) % 3)).collect());
+        rig.store.seal();
+        rig.settle();
+        rig.store.tend().unwrap();
+    }
+    let behind = put(&rig, 1);
+    drop(rig);
+    // Of each segment there is one for each form that it had.
+    let mut starts: Vec<String> = disk.names();
+    starts.retain(|name| name.ends_with(".journal"));
+    starts.iter_mut().for_each(|name| name.truncate(20));
+    let is_lost = |name: &str, lost: &[String]| {
+        name.ends_with(".index") && lost.iter().any(|start| name.starts_with(start.as_str()))
+    };
+    for kept in 0..=4 {
+        let left = disk.after_kill();
+        for name in left.names().iter().filter(|name| is_lost(name, &starts[kept..])) {
+            left.remove(name).unwrap();
+        }
+        let rig = Rig::open(&left, in_files_by_hand(), &clock).unwrap();
+        let mut shown: Vec<hlc::Hlc> = rig.replayed.iter().map(|seen| seen.stamp).collect();
+        shown.sort();
+        let mut expected = by_segment[kept..].concat();
+        expected.push(behind);
+        assert_eq!(shown, expected, "{kept} are left");
+        assert_eq!(rig.all((1..=3).map(LogId)).len(), 25);
+    }
 }
