@@ -59,8 +59,19 @@ impl Kafka {
         while self.groups.expire(group, |_| ()).is_some()
             && let Some(old) = self.engine.old_offsets(group, last.as_deref(), expiry)?
         {
-            let saved = self.engine.group_saved(group)?;
-            let left_long_ago = saved.is_none_or(|saved| expiry.is_old(saved));
+            last = Some(old.last.clone());
+            if old.offsets.is_empty() {
+                continue;
+            }
+            // Only of a group that nobody uses: a snapshot may be large.
+            let is_unused = |offset_use: &OffsetUse| matches!(offset_use, OffsetUse::Unused);
+            let left_long_ago = match self.groups.expire(group, is_unused) {
+                Some(true) => {
+                    let saved = self.engine.group_saved(group)?;
+                    saved.is_none_or(|saved| expiry.is_old(saved))
+                }
+                _ => false,
+            };
             let begun = self.groups.expire(group, |offset_use| {
                 let expiring = expiring(&old, offset_use, left_long_ago);
                 let is_any = !expiring.is_empty();
@@ -75,7 +86,6 @@ impl Kafka {
             if removals.begun.len() >= BEGUN_MAX {
                 removals.done().await?;
             }
-            last = Some(old.last);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ mod comparing;
 mod expiring;
 mod restating;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use hlc::{Cut, Hlc, SysTime};
@@ -69,7 +69,9 @@ pub struct OffsetDifference {
 }
 
 /// Stands between the parts of a key; [`escape`] makes no such bytes.
-const SEPARATOR: &[u8] = &[1, 3];
+const SEPARATOR: &[u8] = &[SEPARATOR_MARK, SEPARATOR_KIND];
+const SEPARATOR_MARK: u8 = 1;
+const SEPARATOR_KIND: u8 = 3;
 const OFFSETS: u8 = b'o';
 const GROUPS: u8 = b'g';
 /// Which groups may hold offsets of a topic: those that do, and perhaps others.
@@ -106,9 +108,18 @@ fn parts_of(key: &[u8]) -> Option<(String, String, u32)> {
     Some((unescape(group), unescape(topic), partition))
 }
 
+/// What stands before the first separator, and what follows it. The second byte of an escaped pair is not
+/// the beginning of a separator.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = bytes.windows(2).position(|pair| pair == SEPARATOR)?;
-    Some((&bytes[..at], &bytes[at + 2..]))
+    let mut at = 0;
+    loop {
+        match bytes.get(at..)? {
+            [SEPARATOR_MARK, SEPARATOR_KIND, rest @ ..] => return Some((&bytes[..at], rest)),
+            [SEPARATOR_MARK, _, ..] => at += 2,
+            [_, ..] => at += 1,
+            [] => return None,
+        }
+    }
 }
 
 fn offsets_of_topic(group: &str, topic: &str) -> Vec<u8> {
@@ -141,6 +152,10 @@ fn put_offset(changes: &mut Changes, group: &str, commit: &OffsetCommit, stamp: 
     let value = postcard::to_stdvec(&committed).expect("an offset can be encoded");
     let key = offset_key(group, &commit.topic, commit.partition);
     changes.put(&key, stamp, Some(&value));
+}
+
+fn topics_of(offsets: &[OffsetCommit]) -> BTreeSet<&str> {
+    offsets.iter().map(|commit| commit.topic.as_str()).collect()
 }
 
 fn read_offsets(found: Vec<Version>) -> Vec<GroupOffset> {
@@ -181,21 +196,19 @@ impl Groups {
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
             }
             Event::OffsetsDeleted { group, partitions } => {
-                for of_topic in partitions.chunk_by(|a, b| a.0 == b.0) {
-                    self.remove(&mut changes, group, of_topic, None, stamp)?;
-                }
+                self.remove(&mut changes, group, partitions, None, stamp)?;
             }
             Event::OffsetsSet { group, offsets, removed } => {
-                for (topic, partition) in removed {
-                    changes.put(&offset_key(group, topic, *partition), stamp, None);
-                }
+                self.remove(&mut changes, group, removed, None, stamp)?;
                 self.put_offsets(&mut changes, group, offsets, stamp)?;
+                // The removals may have taken away that the group reads a topic.
+                for topic in topics_of(offsets) {
+                    changes.keep(&reader_key(topic, group), Some(&[]));
+                }
             }
             Event::OffsetsExpired { group, partitions, until, now_ms } => {
                 let expiry = Expiry { until: Hlc::from_bits(*until), now: SysTime(*now_ms) };
-                for of_topic in partitions.chunk_by(|a, b| a.0 == b.0) {
-                    self.remove(&mut changes, group, of_topic, Some(expiry), stamp)?;
-                }
+                self.remove(&mut changes, group, partitions, Some(expiry), stamp)?;
             }
             Event::GroupSaved { group, snapshot } => {
                 changes.put(&group_key(group), stamp, Some(snapshot));
@@ -229,10 +242,9 @@ impl Groups {
         for commit in offsets {
             put_offset(changes, group, commit, stamp);
         }
-        let topics: BTreeSet<&str> = offsets.iter().map(|commit| commit.topic.as_str()).collect();
-        for topic in topics {
+        for topic in topics_of(offsets) {
             let reader = reader_key(topic, group);
-            // Mostly it is: to look is cheaper than to write.
+            // Mostly it is there: to look is cheaper than to write.
             if self.catalog.get(&reader, Cut::ALL)?.is_none() {
                 changes.keep(&reader, Some(&[]));
             }
@@ -240,8 +252,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Removes offsets of one topic: all that are named, or the old ones of them. A group of which nothing is
-    /// left there reads it no more.
+    /// Removes offsets: all that are named, or the old ones of them.
     fn remove(
         &self,
         changes: &mut Changes,
@@ -250,20 +261,23 @@ impl Groups {
         expiry: Option<Expiry>,
         stamp: Hlc,
     ) -> Result<(), CatalogError> {
-        let Some((topic, _)) = named.first() else { return Ok(()) };
-        let held = self.held_of_topic(group, topic, Cut::below(stamp))?;
-        let named: HashSet<u32> = named.iter().map(|(_, partition)| *partition).collect();
-        let goes: HashSet<u32> = match expiry {
-            Some(expiry) => expiry.old_of_topic(&held).map(|old| old.partition).collect(),
-            None => named.clone(),
-        };
-        let (mut left, goes) = (held.len(), goes.intersection(&named));
-        for partition in goes {
-            changes.put(&offset_key(group, topic, *partition), stamp, None);
-            left -= usize::from(held.iter().any(|held| held.partition == *partition));
+        let mut by_topic = BTreeMap::<&str, HashSet<u32>>::new();
+        for (topic, partition) in named {
+            by_topic.entry(topic).or_default().insert(*partition);
         }
-        if left == 0 {
-            changes.keep(&reader_key(topic, group), None);
+        for (topic, named) in by_topic {
+            let held = self.held_of_topic(group, topic, Cut::below(stamp))?;
+            let gone = match expiry {
+                Some(expiry) => expiry.old_of_those_named(&held, &named),
+                None => named,
+            };
+            for partition in &gone {
+                changes.put(&offset_key(group, topic, *partition), stamp, None);
+            }
+            // A group of which nothing is left does not read the topic any more.
+            if held.iter().all(|offset| gone.contains(&offset.partition)) {
+                changes.keep(&reader_key(topic, group), None);
+            }
         }
         Ok(())
     }

@@ -35,6 +35,8 @@ impl Group {
         let previous = self.swap(now, token, known, Member::new(id.clone(), request));
         match self.state {
             GroupState::Stable if self.roster.select_protocol() == self.protocol => {
+                // What it reads may be other topics, and their offsets do not expire.
+                self.subscriptions = self.read_subscriptions();
                 let replacement = Replacement {
                     token,
                     id,
@@ -120,6 +122,7 @@ impl Group {
         self.sessions.cancel(&replacement.id);
         let previous_id = replacement.previous.id.clone();
         self.roster.replace(&replacement.id, replacement.previous);
+        self.subscriptions = self.read_subscriptions();
         self.touch(now, &previous_id);
         let answer = JoinAnswer {
             error: Some(GroupError::CoordinatorNotAvailable),

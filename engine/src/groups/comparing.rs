@@ -37,7 +37,9 @@ impl Groups {
         let Some(key) = self.catalog.key_behind(&offsets_of(None), last)? else { return Ok(None) };
         let at = |cut| -> Result<Option<Committed>, CatalogError> {
             let found = self.catalog.get(&key, cut)?;
-            Ok(found.and_then(|(_, value)| postcard::from_bytes(&value).ok()))
+            let committed = found.and_then(|(_, value)| postcard::from_bytes(&value).ok());
+            // How long it is kept is no part of what was committed.
+            Ok(committed.map(|committed| Committed { retention_ms: None, ..committed }))
         };
         let (before, after) = (at(from)?, at(until)?);
         let place = parts_of(&key);

@@ -1,5 +1,6 @@
 //! Which committed offsets are old.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use hlc::{Cut, Hlc, SysTime};
@@ -30,7 +31,8 @@ pub struct OldOffset {
     pub topic: String,
     /// The partition.
     pub partition: u32,
-    /// Whether it was committed with a retention of its own.
+    /// Whether it was committed with a retention of its own. Where the group was set to a moment, none counts
+    /// as that: all offsets of the topic expire together.
     pub has_own_retention: bool,
 }
 
@@ -66,11 +68,29 @@ impl Expiry {
 
     /// The old ones of one topic. Where its group was set to a moment, they say together where it reads on,
     /// and are old together.
-    pub(super) fn old_of_topic(self, held: &[GroupOffset]) -> impl Iterator<Item = &GroupOffset> {
-        let is_one = held.iter().any(|offset| offset.partition == LATER_PARTITIONS);
-        let stays = is_one && !held.iter().all(|offset| self.has_expired(offset));
+    fn old_of_topic(self, held: &[GroupOffset]) -> impl Iterator<Item = &GroupOffset> {
+        let stays = is_of_moment(held) && !held.iter().all(|offset| self.has_expired(offset));
         held.iter().filter(move |offset| !stays && self.has_expired(offset))
     }
+
+    /// The old partitions of one topic, of those that are named. Offsets that are old together are removed
+    /// together: none of them, if one is not named.
+    pub(super) fn old_of_those_named(
+        self,
+        held: &[GroupOffset],
+        named: &HashSet<u32>,
+    ) -> HashSet<u32> {
+        if is_of_moment(held) && !held.iter().all(|offset| named.contains(&offset.partition)) {
+            return HashSet::new();
+        }
+        let old = self.old_of_topic(held).map(|offset| offset.partition);
+        old.filter(|partition| named.contains(partition)).collect()
+    }
+}
+
+/// Whether the group was set to a moment in the topic of which it has these offsets.
+fn is_of_moment(held: &[GroupOffset]) -> bool {
+    held.iter().any(|offset| offset.partition == LATER_PARTITIONS)
 }
 
 impl Groups {
@@ -78,8 +98,23 @@ impl Groups {
     /// read.
     pub(crate) fn group_behind(&self, last: Option<&str>) -> Result<Option<String>, CatalogError> {
         let last = last.map(|group| behind(offsets_of(Some(group))));
-        let key = self.catalog.key_behind(&[OFFSETS], last.as_deref())?;
-        Ok(key.and_then(|key| parts_of(&key)).map(|(group, ..)| group))
+        Ok(self.offset_behind(&[OFFSETS], last)?.map(|(group, ..)| group))
+    }
+
+    /// The first offset behind `last`, or of all, whose key begins with `prefix`: its group, topic and
+    /// partition. A key that is of no offset is passed over: it must not hide those behind it.
+    fn offset_behind(
+        &self,
+        prefix: &[u8],
+        mut last: Option<Vec<u8>>,
+    ) -> Result<Option<(String, String, u32)>, CatalogError> {
+        while let Some(key) = self.catalog.key_behind(prefix, last.as_deref())? {
+            if let Some(parts) = parts_of(&key) {
+                return Ok(Some(parts));
+            }
+            last = Some(key);
+        }
+        Ok(None)
     }
 
     /// Old offsets of topics of a group behind `last`, or of all, by name. `None` behind the last topic.
@@ -92,15 +127,15 @@ impl Groups {
         let (mut last, mut offsets) = (last.map(str::to_owned), Vec::new());
         for looked_at in 0.. {
             let from = last.as_deref().map(|topic| behind(offsets_of_topic(group, topic)));
-            let key = self.catalog.key_behind(&offsets_of(Some(group)), from.as_deref())?;
-            let Some((_, topic, _)) = key.and_then(|key| parts_of(&key)) else {
+            let Some((_, topic, _)) = self.offset_behind(&offsets_of(Some(group)), from)? else {
                 return Ok(last.filter(|_| looked_at > 0).map(|last| OldOffsets { offsets, last }));
             };
             let held = self.held_of_topic(group, &topic, Cut::ALL)?;
+            let is_one = is_of_moment(&held);
             offsets.extend(expiry.old_of_topic(&held).map(|old| OldOffset {
                 topic: old.topic.clone(),
                 partition: old.partition,
-                has_own_retention: old.committed.retention_ms.is_some(),
+                has_own_retention: old.committed.retention_ms.is_some() && !is_one,
             }));
             last = Some(topic);
             if offsets.len() >= OLD_AT_ONCE || looked_at + 1 >= TOPICS_AT_ONCE {
@@ -195,6 +230,77 @@ mod tests {
         };
         assert_eq!((found(19), found(20)), (0, 3));
         assert_eq!(expire(&groups, 31, (20, 30), &all), [0; 0]);
+    }
+
+    /// A client may commit with a retention of its own, for a partition that came after the moment.
+    #[test]
+    fn a_part_of_the_offsets_of_a_moment_is_never_removed() {
+        let groups = groups();
+        commit(&groups, 10, &[(0, None), (LATER_PARTITIONS, None)]);
+        commit(&groups, 11, &[(3, Some(1))]);
+        let all = [0, 3, LATER_PARTITIONS];
+        let found = groups.old_offsets(GROUP, None, Expiry { until: at(20), now: SysTime(20) });
+        let found = found.unwrap().unwrap().offsets;
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().all(|old| !old.has_own_retention));
+        assert_eq!(expire(&groups, 30, (20, 20), &[3]), all);
+        assert_eq!(expire(&groups, 31, (20, 20), &all), [0; 0]);
+    }
+
+    /// Any text is a group's name. One whose key looked as if it had a separator hid all groups behind it.
+    #[test]
+    fn groups_with_control_characters_in_their_names_hide_none() {
+        let groups = groups();
+        let names = ["\0\u{3}", "\0\u{1}\u{3}", "\u{1}\u{3}", "a\0\u{3}b", "g", "m\0\u{3}"];
+        for name in names {
+            let offsets = vec![OffsetCommit {
+                topic: "t".into(),
+                partition: 0,
+                offset: 1,
+                leader_epoch: -1,
+                metadata: String::new(),
+                retention_ms: None,
+            }];
+            let event = Event::OffsetsCommitted { group: name.into(), offsets };
+            groups.apply(&event, at(10), 0, None).unwrap();
+        }
+        let (mut found, mut last) = (Vec::new(), None::<String>);
+        while let Some(group) = groups.group_behind(last.as_deref()).unwrap() {
+            let expiry = Expiry { until: at(10), now: SysTime(0) };
+            let old = groups.old_offsets(&group, None, expiry).unwrap().unwrap();
+            assert_eq!(old.offsets.len(), 1, "{group:?}");
+            assert_eq!(groups.offsets(Some(&group), Cut::ALL).unwrap().len(), 1, "{group:?}");
+            found.push(group.clone());
+            last = Some(group);
+        }
+        found.sort();
+        let mut names = names.map(str::to_owned);
+        names.sort();
+        assert_eq!(found, names);
+        assert_eq!(groups.offsets(None, Cut::ALL).unwrap().len(), names.len());
+    }
+
+    #[test]
+    fn a_group_that_is_set_to_other_topics_reads_the_old_ones_no_more() {
+        let groups = groups();
+        commit(&groups, 10, &[(0, None), (1, None)]);
+        let set = |ms, offsets, removed: &[u32]| {
+            let removed = removed.iter().map(|partition| ("t".into(), *partition)).collect();
+            let event = Event::OffsetsSet { group: GROUP.into(), offsets, removed };
+            groups.apply(&event, at(ms), 0, None).unwrap();
+        };
+        let of_t = OffsetCommit {
+            topic: "t".into(),
+            partition: 7,
+            offset: 1,
+            leader_epoch: -1,
+            metadata: String::new(),
+            retention_ms: None,
+        };
+        set(20, vec![of_t], &[0, 1]);
+        assert!(is_read(&groups) && held(&groups) == [7]);
+        set(21, Vec::new(), &[7]);
+        assert!(!is_read(&groups) && held(&groups).is_empty());
     }
 
     /// Or names of groups that nobody uses any more would be left for ever, and slow down the end of the topic.
